@@ -1,0 +1,43 @@
+# make demo   find a broken GPU in a simulated cluster: sets everything up by itself, exits 0 when it was found
+# make test   sets everything up by itself and runs the tests
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test lint bench lock protos clean
+
+help:  ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nvcre needs Python >= 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)  ## break a GPU in a simulated cluster and find it
+	@$(BIN)/python -m nvcre_cli.demo
+
+test: $(STAMP)  ## the tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff, mypy (strict), import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+bench: $(STAMP)  ## the figures of docs/benchmarks.md
+	$(BIN)/python -m pytest tests/bench -m bench -s
+
+lock:  ## renew requirements.lock from pyproject.toml
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+
+protos: $(STAMP)  ## renew the generated protobuf code
+	PATH=$(CURDIR)/$(BIN):$$PATH protos/generate.sh
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
