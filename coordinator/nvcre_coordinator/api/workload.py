@@ -1,0 +1,109 @@
+"""The parts of other people's objects that our rules read: TrainJob, Pod, Node, Lease, ConfigMap."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from nvcre_coordinator.api.conditions import Condition
+from nvcre_coordinator.api.meta import ObjectMeta
+
+
+class TrainJobSpec(msgspec.Struct, frozen=True, rename="camel"):
+    suspend: bool | None = None
+    managed_by: str | None = None
+
+
+class TrainJobStatus(msgspec.Struct, frozen=True, rename="camel"):
+    conditions: tuple[Condition, ...] = ()
+
+
+class TrainJob(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: TrainJobSpec = TrainJobSpec()
+    status: TrainJobStatus = TrainJobStatus()
+
+
+class ContainerStateTerminated(msgspec.Struct, frozen=True, rename="camel"):
+    exit_code: int
+    reason: str | None = None
+    signal: int | None = None
+    message: str | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class ContainerStateWaiting(msgspec.Struct, frozen=True, rename="camel"):
+    reason: str | None = None
+
+
+class ContainerStateRunning(msgspec.Struct, frozen=True, rename="camel"):
+    started_at: datetime | None = None
+
+
+class ContainerState(msgspec.Struct, frozen=True, rename="camel"):
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str | None = None
+
+
+class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
+    phase: str = "Pending"
+    reason: str | None = None
+    start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        return self.status.container_statuses or ()
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A Node as CEL sees it: the JSON without the parts nobody asks about (managedFields, status.images)."""
+
+    name: str
+    resource_version: str
+    raw: bytes  # JSON; a dict of a GPU node is four times as large
+
+    def decoded(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = msgspec.json.decode(self.raw)
+        return decoded
+
+
+class ConfigMap(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
+    data: dict[str, str] = {}
+
+
+def node_from_json(obj: dict[str, Any]) -> Node:
+    metadata = {key: value for key, value in obj.get("metadata", {}).items() if key != "managedFields"}
+    status = {key: value for key, value in obj.get("status", {}).items() if key != "images"}
+    slim = {**obj, "metadata": metadata, "status": status}
+    return Node(
+        name=metadata.get("name", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        raw=msgspec.json.encode(slim),
+    )
