@@ -19,7 +19,6 @@ class GpuBaseline:
 
     identity: GpuIdentity
     ecc_uncorrected_volatile: int | None = None
-    ecc_uncorrected_aggregate: int | None = None
     nvlinks_seen_up: frozenset[int] = frozenset()
 
 
@@ -41,7 +40,6 @@ class Baseline:
             {
                 "identity": to_json(known.identity),
                 "ecc_uncorrected_volatile": known.ecc_uncorrected_volatile,
-                "ecc_uncorrected_aggregate": known.ecc_uncorrected_aggregate,
                 "nvlinks_seen_up": sorted(known.nvlinks_seen_up),
             }
             for known in self.gpus.values()
@@ -54,7 +52,6 @@ class Baseline:
             GpuBaseline(
                 identity=identity_from_json(gpu["identity"]),
                 ecc_uncorrected_volatile=gpu["ecc_uncorrected_volatile"],
-                ecc_uncorrected_aggregate=gpu["ecc_uncorrected_aggregate"],
                 nvlinks_seen_up=frozenset(int(link) for link in gpu["nvlinks_seen_up"]),
             )
             for gpu in raw
@@ -70,7 +67,6 @@ def _learn(known: GpuBaseline | None, gpu: GpuSnapshot) -> GpuBaseline:
         known,
         identity=gpu.identity,
         ecc_uncorrected_volatile=_lower(known.ecc_uncorrected_volatile, gpu.ecc_uncorrected_volatile),
-        ecc_uncorrected_aggregate=_lower(known.ecc_uncorrected_aggregate, gpu.ecc_uncorrected_aggregate),
         nvlinks_seen_up=known.nvlinks_seen_up | up,
     )
 
