@@ -11,10 +11,10 @@ STAMP := $(VENV)/.installed
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml requirements.lock
+$(STAMP): pyproject.toml requirements/dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nvcre needs Python >= 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -33,8 +33,11 @@ lint: $(STAMP)  ## ruff, mypy (strict), import contracts
 bench: $(STAMP)  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m pytest tests/bench -m bench -s
 
-lock:  ## renew requirements.lock from pyproject.toml
-	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --all-extras --group dev pyproject.toml -o requirements.lock
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml
+lock:  ## renew requirements/*.lock from pyproject.toml (needs uv on PATH)
+	$(LOCK) --all-extras --group dev -o requirements/dev.lock
+	$(LOCK) --extra agent -c requirements/dev.lock -o requirements/agent.lock
+	$(LOCK) --extra coordinator -c requirements/dev.lock -o requirements/coordinator.lock
 
 protos: $(STAMP)  ## renew the generated protobuf code
 	PATH=$(CURDIR)/$(BIN):$$PATH protos/generate.sh
