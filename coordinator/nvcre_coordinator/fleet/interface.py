@@ -8,13 +8,14 @@ are only meaningful on the leader: a follower has no agents.
 
     fleet = FleetService(
         client,                      # nvcre_kube KubeClient; informers it needs (Nodes, reservation Pods) are its own
-        FleetSettings(namespace="nvcre-system", grpc_address="0.0.0.0:9443", node_selector="nvidia.com/gpu.present=true",
-                      heartbeat_interval_s=30.0, probe_min_bytes=..., probe_max_bytes=4 << 30, probe_runs=3),
+        FleetSettings(namespace="nvcre-system", grpc_address="0.0.0.0:9443",
+                      node_selector="nvidia.com/gpu.present=true", heartbeat_interval_s=30.0,
+                      probe_min_bytes=..., probe_max_bytes=4 << 30, probe_runs=3),
         leader_address=lookup,       # async () -> "host:port" of the leader's gRPC service or None, asked by followers
         events=recorder,             # nvcre_kube EventRecorder
         registry=registry,           # prometheus CollectorRegistry for the nvcre_fleet_ metrics
     )
-    await fleet.run()                # every replica, for ever: certificates, gRPC server; as a follower it refuses streams
+    await fleet.run()                # every replica, for ever: certificates, gRPC server; a follower refuses streams
     await fleet.lead()               # the elected replica, until cancelled: accepts agents, writes NodeHealth, probes
     await fleet.wait_serving()       # after it `fleet.grpc_address` ("host:port") is the bound address
     fleet.confirmations, fleet.probes
@@ -49,7 +50,7 @@ class Confirmations(Protocol):
     """Have the agents told everything up to a moment?"""
 
     def confirmed_through(self, node: str) -> datetime | None:
-        """Everything the node's agent saw up to this moment (coordinator's clock) is stored; None: no agent connected."""
+        """Up to this moment (coordinator's clock) everything the agent saw is stored; None: no agent connected."""
         ...
 
     def request(self, nodes: Iterable[str]) -> None:
