@@ -26,7 +26,11 @@ Check = Callable[[Snapshot, Baseline, Limits], Iterable[Finding | Undecided]]
 
 
 def evaluate(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> tuple[Finding | Undecided, ...]:
-    return tuple(said for check in CHECKS for said in check(snapshot, baseline, limits))
+    """What all checks say; of a GPU that is missing the others cannot say that it has recovered."""
+    said = [answer for check in CHECKS for answer in check(snapshot, baseline, limits)]
+    for identity in _missing(snapshot, baseline):
+        said += [Undecided(_key(check.__name__, identity)) for check in CHECKS if check is not gpu_missing]
+    return tuple(said)
 
 
 def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -37,19 +41,19 @@ def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator
                 yield _gpu_finding(
                     "gpu_lost",
                     gpu.identity,
-                    FaultClass.NEEDS_REBOOT,
-                    Blame.YES,
-                    "has fallen off the bus: NVML answers GPU is lost",
-                    "drain the node and power-cycle it; if the GPU is lost again, replace it",
+                    fault_class=FaultClass.NEEDS_REBOOT,
+                    blame=Blame.YES,
+                    what="has fallen off the bus: NVML answers GPU is lost",
+                    remedy="drain the node and power-cycle it; if the GPU is lost again, replace it",
                 )
             case Unread.RESET_REQUIRED:
                 yield _gpu_finding(
                     "gpu_lost",
                     gpu.identity,
-                    FaultClass.NEEDS_RESET,
-                    Blame.YES,
-                    "does not work until it is reset: NVML answers reset required",
-                    "drain the node and reset the GPU (nvidia-smi --gpu-reset)",
+                    fault_class=FaultClass.NEEDS_RESET,
+                    blame=Blame.YES,
+                    what="does not work until it is reset: NVML answers reset required",
+                    remedy="drain the node and reset the GPU (nvidia-smi --gpu-reset)",
                 )
             case None:
                 pass
@@ -59,22 +63,17 @@ def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator
 
 def gpu_missing(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
     """A GPU of the stored inventory is not there at all; a GPU that took its slot replaced it."""
-    seen = {gpu.identity.uuid for gpu in snapshot.gpus}
-    taken = {gpu.identity.pci for gpu in snapshot.gpus}
-    missing = [
-        known.identity for uuid, known in baseline.gpus.items() if uuid not in seen and known.identity.pci not in taken
-    ]
-    for identity in missing:
+    for identity in _missing(snapshot, baseline):
         if not isinstance(snapshot.device_count, int):
             yield Undecided(_key("gpu_missing", identity))
             continue
         yield _gpu_finding(
             "gpu_missing",
             identity,
-            FaultClass.NEEDS_REBOOT,
-            Blame.YES,
-            f"is missing: NVML lists {snapshot.device_count} GPUs, the node had {len(baseline.gpus)}",
-            "look for the card with lspci; reboot the node; if it stays away, reseat or replace the GPU",
+            fault_class=FaultClass.NEEDS_REBOOT,
+            blame=Blame.YES,
+            what=f"is missing: NVML lists {snapshot.device_count} GPUs, the node had {len(baseline.gpus)}",
+            remedy="look for the card with lspci; reboot the node; if it stays away, reseat or replace the GPU",
         )
 
 
@@ -86,10 +85,10 @@ def row_remap_failure(snapshot: Snapshot, baseline: Baseline, limits: Limits) ->
             yield _gpu_finding(
                 "row_remap_failure",
                 gpu.identity,
-                FaultClass.FATAL_HARDWARE,
-                Blame.YES,
-                "could not remap a faulty memory row: no spare row is left",
-                "replace the GPU; a reset may hide the flag but does not repair the memory",
+                fault_class=FaultClass.FATAL_HARDWARE,
+                blame=Blame.YES,
+                what="could not remap a faulty memory row: no spare row is left",
+                remedy="replace the GPU; a reset may hide the flag but does not repair the memory",
             )
 
 
@@ -101,10 +100,10 @@ def row_remap_pending(snapshot: Snapshot, baseline: Baseline, limits: Limits) ->
             yield _gpu_finding(
                 "row_remap_pending",
                 gpu.identity,
-                FaultClass.INFORMATIONAL,
-                Blame.NO,
-                "has a memory row remap waiting for a reset",
-                "reset the GPU the next time the node is drained; it may run on until then",
+                fault_class=FaultClass.INFORMATIONAL,
+                blame=Blame.NO,
+                what="has a memory row remap waiting for a reset",
+                remedy="reset the GPU the next time the node is drained; it may run on until then",
             )
 
 
@@ -121,10 +120,10 @@ def ecc_uncorrected(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> I
             yield _gpu_finding(
                 "ecc_uncorrected",
                 gpu.identity,
-                FaultClass.NEEDS_RESET,
-                Blame.YES,
-                f"had {new} uncorrectable ECC error{'s' if new != 1 else ''} since it was last known good",
-                "drain the node and reset the GPU; replace it if errors return after the reset",
+                fault_class=FaultClass.NEEDS_RESET,
+                blame=Blame.YES,
+                what=f"had {new} uncorrectable ECC error{'s' if new != 1 else ''} since it was last known good",
+                remedy="drain the node and reset the GPU; replace it if errors return after the reset",
             )
 
 
@@ -171,10 +170,10 @@ def recovery_action(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> I
             yield _gpu_finding(
                 "recovery_action",
                 gpu.identity,
-                action.fault_class,
-                Blame.NO if action.fault_class is FaultClass.UNKNOWN else Blame.YES,
-                f"asks for recovery action {value} ({action.name})",
-                action.remedy,
+                fault_class=action.fault_class,
+                blame=Blame.NO if action.fault_class is FaultClass.UNKNOWN else Blame.YES,
+                what=f"asks for recovery action {value} ({action.name})",
+                remedy=action.remedy,
             )
 
 
@@ -187,6 +186,14 @@ CHECKS: tuple[Check, ...] = (
     nvlink_down,
     recovery_action,
 )
+
+
+def _missing(snapshot: Snapshot, baseline: Baseline) -> list[GpuIdentity]:
+    seen = {gpu.identity.uuid for gpu in snapshot.gpus}
+    taken = {gpu.identity.pci for gpu in snapshot.gpus}
+    return [
+        known.identity for uuid, known in baseline.gpus.items() if uuid not in seen and known.identity.pci not in taken
+    ]
 
 
 def _read(
@@ -209,7 +216,7 @@ def _key(check: str, identity: GpuIdentity) -> str:
 
 
 def _gpu_finding(
-    check: str, identity: GpuIdentity, fault_class: FaultClass, blame: Blame, what: str, remedy: str
+    check: str, identity: GpuIdentity, *, fault_class: FaultClass, blame: Blame, what: str, remedy: str
 ) -> Finding:
     return Finding(
         key=_key(check, identity),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
@@ -113,6 +113,14 @@ class GpuSnapshot:
     memory_used_bytes: Reading = Unread.NOT_SUPPORTED
     processes: tuple[int, ...] | Unread = Unread.NOT_SUPPORTED
 
+    @classmethod
+    def unanswered(cls, identity: GpuIdentity, why: Unread) -> GpuSnapshot:
+        """A device that does not answer: every reading says so."""
+        return cls(identity, access=why, processes=why, **dict.fromkeys(_PLAIN_READINGS, why))
+
+
+_PLAIN_READINGS: tuple[str, ...] = tuple(f.name for f in fields(GpuSnapshot) if f.type == "Reading")
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -213,9 +221,6 @@ def inventory_from_json(raw: Mapping[str, Any]) -> Inventory:
         driver_version=str(raw["driver_version"]),
         cuda_version=str(raw["cuda_version"]),
     )
-
-
-_PLAIN_READINGS: Iterable[str] = tuple(f.name for f in fields(GpuSnapshot) if f.type == "Reading")
 
 
 def _gpu_from_json(raw: Mapping[str, Any]) -> GpuSnapshot:

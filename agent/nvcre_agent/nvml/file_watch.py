@@ -1,0 +1,56 @@
+"""Sleeps until a file grows: inotify where the kernel gives it, a short sleep where it does not.
+
+For the simulated driver only, whose wait call stands for the driver's own and must not burn CPU over many simulated
+nodes.  It may wake for nothing; the caller looks at the file itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import time
+from pathlib import Path
+
+_IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80  # linux/inotify.h
+_POLL_S = 0.05  # without inotify
+_LONGEST_S = 1.0  # a second waiter may have read the notification meant for this one
+
+
+class FileWatch:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        if self._fd >= 0:
+            self._poll.register(self._fd, select.POLLIN)
+        self._on_file = False
+        self._on_directory = False
+
+    def arm(self) -> None:
+        """Before looking at the file, so that nothing written after the look is missed."""
+        if self._fd < 0 or self._on_file:
+            return
+        self._on_file = self._add(self._path, _IN_MODIFY)
+        if not self._on_file and not self._on_directory:
+            self._on_directory = self._add(self._path.parent, _IN_CREATE | _IN_MOVED_TO)
+
+    def _add(self, path: Path, mask: int) -> bool:
+        return bool(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask) >= 0)
+
+    def wait(self, timeout_s: float) -> None:
+        if not (self._on_file or self._on_directory):
+            time.sleep(min(timeout_s, _POLL_S))
+            return
+        self._poll.poll(max(0, round(min(timeout_s, _LONGEST_S) * 1000)))
+        try:
+            while os.read(self._fd, 4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
