@@ -116,7 +116,8 @@ class GpuSnapshot:
     @classmethod
     def unanswered(cls, identity: GpuIdentity, why: Unread) -> GpuSnapshot:
         """A device that does not answer: every reading says so."""
-        return cls(identity, access=why, processes=why, **dict.fromkeys(_PLAIN_READINGS, why))
+        readings: dict[str, Any] = dict.fromkeys(_PLAIN_READINGS, why)
+        return cls(identity, access=why, processes=why, **readings)
 
 
 _PLAIN_READINGS: tuple[str, ...] = tuple(f.name for f in fields(GpuSnapshot) if f.type == "Reading")

@@ -6,7 +6,8 @@ that the parent sees a hang; one waits on the event set; one takes snapshots.  I
 dies of.  When NVML cannot be used it says so and exits: a process that is not there holds no driver open.
 
     parent: {"do": "snapshot", "id": 1}   {"do": "drain", "id": 2}   {"do": "stop"}
-    child:  {"say": "watching", "inventory": {...}, "refused": {"3": "NotSupported"}}   {"say": "blind", "reason", "message"}
+    child:  {"say": "watching", "inventory": {...}, "refused": {"3": "NotSupported"}}
+            {"say": "blind", "reason": "...", "message": "..."}
             {"say": "event", "event": {...}}   {"say": "snapshot", "snapshot": {...}, "ids": [1]}
             {"say": "drained", "id": 2}   {"say": "beat", "event_age_s": 1.2, "snapshot_age_s": 0}
 """
@@ -43,14 +44,19 @@ class Mouth:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # Whatever else in this process prints to stdout, a C library included, must not end up between our lines.
+        self._fd = os.dup(1)
+        os.dup2(2, 1)
 
     def say(self, kind: str, **values: Any) -> None:
         line = json.dumps({"say": kind, **values}, separators=(",", ":")).encode() + b"\n"
-        with self._lock:
-            # os.write, because a buffered writer would keep the tail of a line when the parent is gone
-            view = memoryview(line)
-            while view:
-                view = view[os.write(1, view) :]
+        view = memoryview(line)
+        try:
+            with self._lock:
+                while view:
+                    view = view[os.write(self._fd, view) :]
+        except BrokenPipeError:
+            os._exit(0)  # the parent is gone, and so is the reason for this process
 
 
 class Busy:
@@ -151,6 +157,7 @@ class EventLoop(threading.Thread):
                 f"waiting for NVML events failed {self._failures} times in a row ({why.value}); check that the agent's"
                 " container still has its NVIDIA devices (a systemd reload takes them away) and restart it",
             )
+            self._mouth.say("blind", reason=self.blind.reason, message=self.blind.message)
             return
         self.stopping.wait(FAILED_WAIT_BACKOFF_S * 2 ** (self._failures - 1))
         self.rebuild.set()
@@ -245,10 +252,9 @@ def watch(driver: Driver, mouth: Mouth, arguments: argparse.Namespace) -> int:
     read_commands(events, snapshots, mouth, arguments.beat_interval)
     events.stopping.set()
     snapshots.stop()
+    deadline = time.monotonic() + _JOIN_S
     for thread in (events, snapshots):
-        thread.join(_JOIN_S)
-    if events.blind is not None:
-        mouth.say("blind", reason=events.blind.reason, message=events.blind.message)
+        thread.join(max(0.0, deadline - time.monotonic()))
     if events.is_alive() or snapshots.is_alive():
         log.warning("event=nvml_call_stuck action=exit_without_shutdown")
         return 1
@@ -270,10 +276,7 @@ def main() -> None:
         stream=sys.stderr, level=logging.INFO, format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
     )
     mouth = Mouth()
-    if arguments.simulate is not None:
-        opened = open_simulated(arguments.simulate)
-    else:
-        opened = open_driver()
+    opened = open_driver() if arguments.simulate is None else open_simulated(arguments.simulate)
     if isinstance(opened, Blind):
         mouth.say("blind", reason=opened.reason, message=opened.message)
         code = 0
