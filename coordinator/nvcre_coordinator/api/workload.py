@@ -7,8 +7,17 @@ from typing import Any
 
 import msgspec
 
-from nvcre_coordinator.api.conditions import Condition
 from nvcre_coordinator.api.meta import ObjectMeta
+
+
+class WorkloadCondition(msgspec.Struct, frozen=True, rename="camel"):
+    """A condition somebody else wrote: read leniently."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
 
 
 class TrainJobSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -17,7 +26,7 @@ class TrainJobSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TrainJobStatus(msgspec.Struct, frozen=True, rename="camel"):
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[WorkloadCondition, ...] = ()
 
 
 class TrainJob(msgspec.Struct, frozen=True):

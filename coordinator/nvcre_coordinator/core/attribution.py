@@ -1,0 +1,214 @@
+"""Which nodes does a failed run name, and with what evidence?
+
+In this order (DESIGN 6.5): hardware evidence already recorded is the answer; else a node that died without a word; else
+the first crashing rank(s); else the host that a launcher's log names; else the whole group, and the message says that
+it could not be narrowed.  Pure: who observes pods, agents and Leases is controllers/job_observation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from nvcre_coordinator.api.conditions import Reason
+from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.core.first_exit import Crash, first_crashes
+from nvcre_coordinator.core.limits import clip_entry
+from nvcre_coordinator.core.pods import PodRecord
+
+LEASE_SILENT = timedelta(seconds=20)
+"""A kubelet renews its node Lease every 10 s (https://kubernetes.io/docs/concepts/architecture/leases/)."""
+
+
+class AgentState(StrEnum):
+    CONNECTED = "connected"
+    SILENT = "silent"  # the node has an agent, but no stream
+    ABSENT = "absent"  # no agent was ever seen on the node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What is known of a node of the run besides its incidents."""
+
+    agent: AgentState = AgentState.ABSENT
+    confirmed_through: datetime | None = None
+    boot_id_at_start: str = ""
+    boot_id: str = ""
+    lease_renewed_at: datetime | None = None
+    blind: str = ""
+
+    def rebooted(self) -> bool:
+        return bool(self.boot_id_at_start and self.boot_id and self.boot_id != self.boot_id_at_start)
+
+    def lease_verdict(self, end: datetime, now: datetime) -> bool | None:
+        """Is the kubelet silent?  None while it cannot be told."""
+        if self.lease_renewed_at is None:
+            return False
+        if self.lease_renewed_at > end:
+            return False
+        return True if now - self.lease_renewed_at >= LEASE_SILENT else None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that ended in failure, as far as it is known now."""
+
+    pods: tuple[PodRecord, ...]
+    end: datetime
+    group: tuple[str, ...] = ()  # the nodes of the run
+    nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
+    deleted: bool = False  # somebody deleted the workload
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What to write: entries to add, the verdict of the Attributed condition, and the pod whose log is kept."""
+
+    entries: tuple[FailedNode, ...]
+    attributed: bool
+    reason: Reason
+    message: str
+    culprit: PodRecord | None = None
+
+
+def attribute_failure(run: FailedRun, existing: tuple[FailedNode, ...], now: datetime) -> Attribution:
+    crashes = first_crashes(run.pods)
+    culprit = crashes[0].pod if crashes else _any_failed(run.pods)
+    if existing:
+        nodes = ", ".join(sorted({entry.name for entry in existing}))
+        return Attribution((), True, Reason.NODES_NAMED, f"Hardware evidence explains the failure: {nodes}", culprit)
+    dead = tuple(name for name in run.group if _died(run.nodes.get(name, NodeFacts()), run.end, now))
+    if dead:
+        return _named(
+            tuple(_dead_entry(name, run.nodes[name], run.end) for name in dead), culprit, "died during the run"
+        )
+    if crashes:
+        return _named(_crash_entries(crashes), culprit, "ran the rank(s) that failed first")
+    host = _named_by_launcher(run.pods)
+    if host is not None:
+        return _named((_launcher_entry(*host),), host[0], "is named by the launcher's log")
+    if run.deleted:
+        return Attribution(
+            (), True, Reason.NOTHING_TO_ATTRIBUTE, "The workload was deleted; no node failed before that", culprit
+        )
+    return _whole_group(run, culprit)
+
+
+def _named(entries: tuple[FailedNode, ...], culprit: PodRecord | None, why: str) -> Attribution:
+    names = ", ".join(sorted({entry.name for entry in entries}))
+    return Attribution(entries, True, Reason.NODES_NAMED, f"{names} {why}", culprit)
+
+
+def _died(node: NodeFacts, end: datetime, now: datetime) -> bool:
+    """Stream and Lease silent, or another boot id than at the start; a silent agent alone proves nothing."""
+    if node.rebooted():
+        return True
+    return node.agent is AgentState.SILENT and node.lease_verdict(end, now) is True
+
+
+def _dead_entry(name: str, node: NodeFacts, end: datetime) -> FailedNode:
+    if node.rebooted():
+        message = f"node rebooted during the run: boot id {node.boot_id_at_start} became {node.boot_id}"
+        seen = end
+    else:
+        seen = node.lease_renewed_at or end
+        message = f"node died without a word: its agent is silent and its Lease was last renewed at {seen.isoformat()}"
+    return clip_entry(
+        FailedNode(
+            name=name,
+            reason=FailedNodeReason.WORKLOAD_FAILED,
+            message=f"{message}. Check power, console and BMC log before it is used again",
+            component=Component(ComponentKind.NODE),
+            evidence=(Evidence(source="node", message=message, time=seen),),
+        )
+    )
+
+
+def _crash_entries(crashes: tuple[Crash, ...]) -> tuple[FailedNode, ...]:
+    """One entry a node; several candidates are all named, none is picked."""
+    others = "" if len(crashes) == 1 else f"; one of {len(crashes)} ranks that failed within 2 s, none is picked"
+    by_node: dict[str, list[Crash]] = {}
+    for crash in crashes:
+        by_node.setdefault(crash.pod.node, []).append(crash)
+    return tuple(
+        clip_entry(
+            FailedNode(
+                name=node,
+                reason=FailedNodeReason.WORKLOAD_FAILED,
+                message=f"application error; no hardware evidence: {found[0].sentence}{others}",
+                evidence=tuple(
+                    Evidence(source="workload", code=crash.code, message=crash.sentence, time=crash.time)
+                    for crash in found
+                ),
+            )
+        )
+        for node, found in sorted(by_node.items())
+    )
+
+
+def _any_failed(pods: tuple[PodRecord, ...]) -> PodRecord | None:
+    """The pod whose log is shown where no first crash is known: out of memory before workers before the launcher."""
+
+    def telling(pod: PodRecord) -> tuple[bool, bool, str, str]:
+        oom = pod.exit is not None and pod.exit.reason == "OOMKilled"
+        finished = pod.exit.finished_at.isoformat() if pod.exit is not None and pod.exit.finished_at else "~"
+        return not oom, pod.exit is None, finished, pod.name
+
+    return min((pod for pod in pods if pod.failed), key=telling, default=None)
+
+
+def _named_by_launcher(pods: tuple[PodRecord, ...]) -> tuple[PodRecord, str, PodRecord] | None:
+    """(launcher, host it names, pod that is this host); a pod's hostname is its name without the random end."""
+    for launcher in pods:
+        if not launcher.launcher or not launcher.failed or launcher.log is None or not launcher.log.named_host:
+            continue
+        if launcher.log.origin == "follow-up":
+            continue
+        host = launcher.log.named_host.split(".")[0]
+        for pod in pods:
+            if not pod.launcher and pod.node and (pod.name.rpartition("-")[0] == host or host in (pod.name, pod.node)):
+                return launcher, host, pod
+    return None
+
+
+def _launcher_entry(launcher: PodRecord, host: str, pod: PodRecord) -> FailedNode:
+    line = launcher.log.line if launcher.log is not None else ""
+    message = f"the launcher's log names {host} first: {line}"
+    time = launcher.exit.finished_at if launcher.exit is not None else None
+    return clip_entry(
+        FailedNode(
+            name=pod.node,
+            reason=FailedNodeReason.WORKLOAD_FAILED,
+            message=f"application error; no hardware evidence: {message}",
+            evidence=(Evidence(source="workload", message=message, time=time),) if time is not None else (),
+        )
+    )
+
+
+def _whole_group(run: FailedRun, culprit: PodRecord | None) -> Attribution:
+    if not run.group:
+        return Attribution(
+            (),
+            False,
+            Reason.NOT_NARROWED,
+            "No pod of the workload was ever placed on a node; none can be named",
+            culprit,
+        )
+    silent = [name for name in run.group if run.nodes.get(name, NodeFacts()).agent is AgentState.SILENT]
+    blind = [name for name in run.group if run.nodes.get(name, NodeFacts()).blind]
+    notes = [f"agent silent on {', '.join(silent)}"] if silent else []
+    notes += [f"agent blind on {', '.join(blind)}"] if blind else []
+    tail = f" ({'; '.join(notes)})" if notes else ""
+    if len(run.group) == 1:
+        message = f"the only node of the run; no hardware evidence and no first crash were found{tail}"
+        verdict = True, Reason.NODES_NAMED, f"{run.group[0]} is the only node of the run{tail}"
+    else:
+        message = f"could not be narrowed: one of {len(run.group)} nodes of the run, without evidence against any{tail}"
+        verdict = False, Reason.NOT_NARROWED, f"Could not be narrowed to fewer than {len(run.group)} nodes{tail}"
+    entries = tuple(
+        clip_entry(FailedNode(name=name, reason=FailedNodeReason.WORKLOAD_FAILED, message=message))
+        for name in sorted(run.group)
+    )
+    return Attribution(entries, *verdict, culprit)

@@ -1,0 +1,77 @@
+"""Collective bandwidth: rows of a log -> mean per message size, and the peak that thresholds judge.
+
+Every row counts once; rows of one size (the cycles of a sweep) are averaged arithmetically and printed with two
+decimals; the peak is the maximum over all sizes of those means (spec/reference-behaviour.md 4.4, 2.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nvcre_coordinator.api.measurement import BandwidthResult
+
+MAX_SIZES = 256  # maxItems of status.results
+
+
+@dataclass(frozen=True, slots=True)
+class BandwidthRow:
+    size_bytes: int
+    algbw_gbps: float
+    busbw_gbps: float
+
+
+@dataclass(slots=True)
+class _Sum:
+    algbw_gbps: float = 0.0
+    busbw_gbps: float = 0.0
+    samples: int = 0
+
+
+@dataclass(slots=True)
+class BandwidthTable:
+    """Accumulates rows; memory is bounded by the number of sizes kept, however long the log is."""
+
+    _sums: dict[int, _Sum] = field(default_factory=dict)
+    rows_beyond_size_limit: int = 0
+
+    def add(self, rows: Iterable[BandwidthRow]) -> int:
+        """Adds rows, returns how many."""
+        count = 0
+        for row in rows:
+            count += 1
+            total = self._sums.get(row.size_bytes)
+            if total is None:
+                if len(self._sums) >= MAX_SIZES:
+                    self.rows_beyond_size_limit += 1
+                    continue
+                total = self._sums[row.size_bytes] = _Sum()
+            total.algbw_gbps += row.algbw_gbps
+            total.busbw_gbps += row.busbw_gbps
+            total.samples += 1
+        return count
+
+    def results(self) -> tuple[BandwidthResult, ...]:
+        return tuple(
+            BandwidthResult(
+                size_bytes=size,
+                alg_bw=f"{total.algbw_gbps / total.samples:.2f}",
+                bus_bw=f"{total.busbw_gbps / total.samples:.2f}",
+                samples=total.samples,
+            )
+            for size, total in sorted(self._sums.items())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    algbw_gbps: float
+    busbw_gbps: float
+
+
+def peak(results: Iterable[BandwidthResult]) -> Peak | None:
+    """The best size of each; None without results."""
+    rows = tuple(results)
+    if not rows:
+        return None
+    return Peak(max(float(row.alg_bw) for row in rows), max(float(row.bus_bw) for row in rows))

@@ -1,0 +1,98 @@
+"""Which incidents of a node count as its failure in a run?
+
+Blame Yes, not injected, of a class that needs a reset, a reboot or a new part.  Conditional never counts alone;
+application faults and unknown codes are shown and never blame (DESIGN 6.1).
+"""
+
+from __future__ import annotations
+
+from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.core.incidents import Blame, FaultClass, Incident, IncidentKind
+from nvcre_coordinator.core.incidents import Component as IncidentComponent
+from nvcre_coordinator.core.limits import EVIDENCE_ENTRIES, clip, clip_entry
+from nvcre_coordinator.core.node_health import NodeHealth
+from nvcre_coordinator.core.run_window import RunWindow
+
+BLAMED_CLASSES = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
+_SEVERITY = {FaultClass.FATAL_HARDWARE: 0, FaultClass.NEEDS_REBOOT: 1, FaultClass.NEEDS_RESET: 2}
+
+
+def counts(incident: Incident) -> bool:
+    return incident.blame is Blame.YES and not incident.injected and incident.fault_class in BLAMED_CLASSES
+
+
+def blamed_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
+    """Those that count and were open in the window, the worst first, then the earliest."""
+    found = [
+        incident
+        for incident in (*health.open, *health.closed)
+        if counts(incident) and window.covers(incident.first_seen, incident.recovered_at)
+    ]
+    return tuple(sorted(found, key=_worst_first))
+
+
+def late_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
+    """Those that count but opened after the window closed: told by an Event, never blamed on the run."""
+    return tuple(incident for incident in health.open if counts(incident) and window.too_late(incident.first_seen))
+
+
+def failed_node(node: str, incidents: tuple[Incident, ...]) -> FailedNode:
+    """The entry of a node with at least one blamed incident: the worst gives component and message."""
+    worst = incidents[0]
+    text = f"{title(worst)} on {describe(worst.component)}"
+    for part in (worst.message, worst.remedy):
+        if part:
+            text = f"{text.rstrip('.')}: {part}" if part is worst.message else f"{text.rstrip('.')}. {part}"
+    return clip_entry(
+        FailedNode(
+            name=node,
+            reason=FailedNodeReason.HARDWARE_FAILURE_DETECTED,
+            message=text,
+            component=component_of(worst.component),
+            evidence=tuple(evidence(incident) for incident in incidents[:EVIDENCE_ENTRIES]),
+        )
+    )
+
+
+def evidence(incident: Incident) -> Evidence:
+    """One line about an incident.  Only what does not change while the incident is updated, so that it is stable."""
+    if incident.first_seen is None:
+        raise ValueError(f"incident {incident.id} has no firstSeen")
+    certainty = " (time from the boot clock)" if incident.time_uncertain else ""
+    detail = f": {incident.message}" if incident.message else ""
+    return Evidence(
+        source=incident.sources[0].value if incident.sources else "agent",
+        code=incident.code or None,
+        message=clip(f"{title(incident)} on {describe(incident.component)}{detail}{certainty}", 256),
+        time=incident.first_seen,
+    )
+
+
+def component_of(component: IncidentComponent | None) -> Component:
+    if component is None:
+        return Component(ComponentKind.NODE)
+    return Component(
+        ComponentKind(component.kind.value), component.index, component.uuid or None, component.pci_bus_id or None
+    )
+
+
+def title(incident: Incident) -> str:
+    """`Xid 79 (GPU_HAS_FALLEN_OFF_THE_BUS)`, or the check's name for a finding of a health check."""
+    name = incident.mnemonic or incident.check
+    if incident.kind in (IncidentKind.XID, IncidentKind.SXID):
+        return f"{incident.kind.value} {incident.code}" + (f" ({name})" if name else "")
+    return name or incident.kind.value
+
+
+def describe(component: IncidentComponent | None) -> str:
+    """`GPU 5 (00000000:C8:00.0)`; `the node` where nothing narrower is known."""
+    if component is None or component.kind.value == ComponentKind.NODE:
+        return "the node"
+    index = "" if component.index is None else f" {component.index}"
+    place = component.pci_bus_id or component.uuid
+    return f"{component.kind.value}{index}" + (f" ({place})" if place else "")
+
+
+def _worst_first(incident: Incident) -> tuple[int, str, str]:
+    seen = incident.first_seen.isoformat() if incident.first_seen else ""
+    return _SEVERITY.get(incident.fault_class, 9), seen, incident.id

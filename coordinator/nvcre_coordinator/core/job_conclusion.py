@@ -1,0 +1,258 @@
+"""After the end of a Job: are the thresholds met, and which nodes are to blame?
+
+The terminal condition is written at once; `Attributed` says Unknown/Pending until the agents of the run have confirmed
+everything up to its end (at most 15 s; up to 30 s while a silent agent's node Lease cannot be judged yet) and, after a
+violated threshold, the ordered probes have ended (at most 5 minutes).  Then failedNodes is written once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from nvcre_coordinator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find, is_true
+from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStatus
+from nvcre_coordinator.core import failure_log, limits, thresholds
+from nvcre_coordinator.core.attribution import AgentState, Attribution, FailedRun, attribute_failure
+from nvcre_coordinator.core.conditions import Conditions, Stamp, put
+from nvcre_coordinator.core.durations import go_duration, parse_go_duration
+from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed
+from nvcre_coordinator.core.slow_nodes import attribute_slowness
+
+CONFIRMATION_LIMIT = timedelta(seconds=15)
+LEASE_LIMIT = timedelta(seconds=30)
+PROBE_LIMIT = timedelta(minutes=5)
+SETTLE = timedelta(seconds=2)  # exits of one collective have one-second resolution and arrive one by one
+POLL = timedelta(seconds=15)
+CONFIRMATION_POLL = timedelta(seconds=1)
+DEFAULT_MEASUREMENT_TIMEOUT = timedelta(minutes=5)
+
+
+def ended_at(status: JobStatus) -> datetime | None:
+    """When the terminal condition was written."""
+    for kind in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+        condition = find(status.conditions, kind)
+        if condition is not None and condition.status is ConditionStatus.TRUE:
+            return condition.last_transition_time
+    return None
+
+
+def concluded(status: JobStatus) -> bool:
+    condition = find(status.conditions, ConditionType.ATTRIBUTED)
+    return condition is not None and condition.status is not ConditionStatus.UNKNOWN
+
+
+def wants_probes(job: Job) -> bool:
+    """A run that ended well but too slow, with no hardware evidence that explains it, and not concluded yet."""
+    validation = find(job.status.conditions, ConditionType.VALIDATION_FAILED)
+    return (
+        is_true(job.status.conditions, ConditionType.SUCCEEDED)
+        and validation is not None
+        and validation.reason == Reason.THRESHOLD_VIOLATED
+        and not concluded(job.status)
+        and not _hardware(job.status)
+    )
+
+
+def conclude(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
+    """`status` is terminal."""
+    end = ended_at(status)
+    if end is None or concluded(status):
+        return Decision(status)
+    if status.workload_ref is None:
+        return _nothing(status, "No workload was created", stamp)
+    status, patience = _judge_thresholds(seen, status, end, stamp.now)
+    unconfirmed, confirmation = _confirmation(seen, end, stamp.now)
+    waits = [wait for wait in (patience, confirmation, _settling(status, end, seen, stamp.now)) if wait is not None]
+    if waits:
+        return _pending(status, _waiting_for(patience, unconfirmed), min(waits), unconfirmed, stamp)
+    if is_true(status.conditions, ConditionType.FAILED):
+        return _conclude_failure(seen, status, end, stamp)
+    return _conclude_success(seen, status, stamp)
+
+
+def _conclude_success(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
+    if _hardware(status):
+        names = ", ".join(entry.name for entry in _hardware(status))
+        return _done(status, Attribution((), True, Reason.NODES_NAMED, f"Hardware evidence names {names}"), stamp)
+    validation = find(status.conditions, ConditionType.VALIDATION_FAILED)
+    if validation is not None and validation.reason == Reason.THRESHOLD_VIOLATED:
+        return _conclude_slowness(seen, status, validation, stamp)
+    return _nothing(status, "The run ended well and its agents saw no hardware failure", stamp)
+
+
+def _judge_thresholds(
+    seen: Observed, status: JobStatus, end: datetime, now: datetime
+) -> tuple[JobStatus, timedelta | None]:
+    """ValidationFailed of a Job that succeeded, or how long to wait for values at most before looking again."""
+    demanded = seen.job.spec.thresholds
+    if not demanded or not is_true(status.conditions, ConditionType.SUCCEEDED):
+        return status, None
+    if find(status.conditions, ConditionType.VALIDATION_FAILED) is not None:
+        return status, None
+    outcome: tuple[thresholds.Violation, ...] | thresholds.Problem | timedelta | None = thresholds.check(demanded)
+    if outcome is None:
+        outcome = _missing_values(seen, end, now)
+    if outcome is None:
+        outcome = thresholds.evaluate(demanded, seen.measured.values)
+    match outcome:
+        case timedelta():
+            return status, outcome
+        case thresholds.Problem(reason=reason, message=message):
+            failed = True
+        case (first, *_):
+            failed, reason, message = True, Reason.THRESHOLD_VIOLATED, first.message
+        case _:
+            failed, reason, message = False, Reason.THRESHOLDS_MET, "All performance thresholds satisfied"
+    conditions = put(
+        status.conditions,
+        ConditionType.VALIDATION_FAILED,
+        ConditionStatus.TRUE if failed else ConditionStatus.FALSE,
+        reason=reason,
+        message=message,
+        stamp=Stamp(now, seen.job.metadata.generation),
+    )
+    return msgspec.structs.replace(status, conditions=conditions), None
+
+
+def _missing_values(seen: Observed, end: datetime, now: datetime) -> timedelta | thresholds.Problem | None:
+    """How long to wait for values, or that they will not come: at once where the measurement says so itself."""
+    missing = sorted(set(seen.job.spec.thresholds) - set(seen.measured.values))
+    if not missing:
+        return None
+    keys = f"[{', '.join(missing)}]"
+    lost = {why for key, why in seen.measured.lost.items() if key in missing}
+    if set(missing) <= set(seen.measured.lost):
+        message = f"Measurement data not available for keys: {keys}: {'; '.join(sorted(lost))}"
+        return thresholds.Problem(Reason.MEASUREMENT_TIMEOUT, message)
+    limit = measurement_timeout(seen.job)
+    if now - end <= limit:
+        return min(POLL, limit - (now - end) + timedelta(milliseconds=10))
+    message = f"Measurement data not available within {go_duration(limit)} for keys: {keys}"
+    return thresholds.Problem(Reason.MEASUREMENT_TIMEOUT, message)
+
+
+def measurement_timeout(job: Job) -> timedelta:
+    """spec.measurementTimeout, 5 minutes when absent; the CRD's pattern keeps what is no duration out."""
+    if job.spec.measurement_timeout is None:
+        return DEFAULT_MEASUREMENT_TIMEOUT
+    try:
+        return parse_go_duration(job.spec.measurement_timeout)
+    except ValueError:
+        return DEFAULT_MEASUREMENT_TIMEOUT
+
+
+def _confirmation(seen: Observed, end: datetime, now: datetime) -> tuple[tuple[str, ...], timedelta | None]:
+    """Nodes whose agents have not told everything up to the end, and how long to wait for them before a new look.
+
+    The transition time is cut to the second, so the end is at most one second later.
+    """
+    through = end + timedelta(seconds=1)
+    open_nodes = tuple(
+        name
+        for name, node in sorted(seen.nodes.items())
+        if node.agent is AgentState.CONNECTED and (node.confirmed_through is None or node.confirmed_through < through)
+    )
+    left = CONFIRMATION_LIMIT - (now - end)
+    if open_nodes and left > timedelta(0):
+        return open_nodes, min(left, CONFIRMATION_POLL)
+    undecided = any(
+        node.agent is AgentState.SILENT and not node.rebooted() and node.lease_verdict(end, now) is None
+        for node in seen.nodes.values()
+    )
+    left = LEASE_LIMIT - (now - end)
+    if undecided and left > timedelta(0):
+        return (), min(left, timedelta(seconds=2))
+    return (), None
+
+
+def _settling(status: JobStatus, end: datetime, seen: Observed, now: datetime) -> timedelta | None:
+    """A failure is judged when its exits can have arrived and the logs of the failed pods were read."""
+    if not is_true(status.conditions, ConditionType.FAILED) or _hardware(status):
+        return None
+    age = now - end
+    if age < SETTLE:
+        return SETTLE - age
+    unread = any(pod.log_wanted for pod in seen.pods)
+    return CONFIRMATION_POLL if unread and age < CONFIRMATION_LIMIT else None
+
+
+def _waiting_for(patience: timedelta | None, unconfirmed: tuple[str, ...]) -> str:
+    if patience is not None:
+        return "Waiting for measured values"
+    if unconfirmed:
+        named = ", ".join(unconfirmed[:3]) + (f" and {len(unconfirmed) - 3} more" if len(unconfirmed) > 3 else "")
+        return f"Waiting for the agents to confirm what they saw up to the end of the run: {named}"
+    return "Gathering evidence"
+
+
+def _conclude_failure(seen: Observed, status: JobStatus, end: datetime, stamp: Stamp) -> Decision:
+    run = FailedRun(
+        pods=seen.pods, end=end, group=seen.group, nodes=seen.nodes, deleted=isinstance(seen.workload, Gone)
+    )
+    attribution = attribute_failure(run, status.failed_nodes, stamp.now)
+    if status.failure_log is None:
+        log = failure_log.build(attribution.culprit, seen.pods, seen.tails)
+        status = msgspec.structs.replace(status, failure_log=log)
+    return _done(status, attribution, stamp)
+
+
+def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition, stamp: Stamp) -> Decision:
+    waited = stamp.now - validation.last_transition_time
+    progress = seen.probes
+    finished = progress is not None and progress.done
+    if not finished and waited < PROBE_LIMIT:
+        return _pending(status, "Waiting for the probes of the run's nodes", min(POLL, PROBE_LIMIT - waited), (), stamp)
+    attribution = attribute_slowness(
+        seen.group,
+        progress.results if progress is not None else {},
+        seen.healths,
+        validation.message,
+        stamp.now,
+        finished=finished,
+    )
+    return _done(status, attribution, stamp)
+
+
+def _pending(status: JobStatus, message: str, wait: timedelta, unconfirmed: tuple[str, ...], stamp: Stamp) -> Decision:
+    known = find(status.conditions, ConditionType.ATTRIBUTED)
+    conditions = status.conditions
+    if known is None:  # one write is enough: what exactly is waited for changes quickly
+        conditions = put(
+            conditions,
+            ConditionType.ATTRIBUTED,
+            ConditionStatus.UNKNOWN,
+            reason=Reason.PENDING,
+            message=message,
+            stamp=stamp,
+        )
+    actions = (Action.REQUEST_CONFIRMATIONS,) if unconfirmed else ()
+    return Decision(msgspec.structs.replace(status, conditions=conditions), actions, wait, unconfirmed)
+
+
+def _nothing(status: JobStatus, message: str, stamp: Stamp) -> Decision:
+    return _done(status, Attribution((), True, Reason.NOTHING_TO_ATTRIBUTE, message), stamp)
+
+
+def _done(status: JobStatus, attribution: Attribution, stamp: Stamp) -> Decision:
+    conditions = attributed(status.conditions, attribution.attributed, attribution.reason, attribution.message, stamp)
+    known = {(entry.name, entry.reason) for entry in status.failed_nodes}
+    new = tuple(entry for entry in attribution.entries if (entry.name, entry.reason) not in known)
+    entries = tuple(sorted((*status.failed_nodes, *new), key=lambda entry: (entry.name, entry.reason)))
+    return Decision(msgspec.structs.replace(status, conditions=conditions, failed_nodes=entries))
+
+
+def attributed(conditions: Conditions, verdict: bool, reason: Reason, message: str, stamp: Stamp) -> Conditions:
+    return put(
+        conditions,
+        ConditionType.ATTRIBUTED,
+        ConditionStatus.TRUE if verdict else ConditionStatus.FALSE,
+        reason=reason,
+        message=limits.clip(message, limits.CONDITION_MESSAGE_BYTES),
+        stamp=stamp,
+    )
+
+
+def _hardware(status: JobStatus) -> tuple[FailedNode, ...]:
+    return tuple(entry for entry in status.failed_nodes if entry.reason is FailedNodeReason.HARDWARE_FAILURE_DETECTED)

@@ -1,0 +1,50 @@
+"""The part of a NodeHealth that the job side reads: incidents, what the agent is blind for, and the boot id.
+
+Incidents are the fleet side's own structs (core/incidents.py), so that there is one view of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nvcre_coordinator.core.incidents import Incident
+
+BLIND = "Blind"
+
+
+class MonitorView(msgspec.Struct, frozen=True):
+    name: str
+    state: str
+    reason: str = ""
+    message: str = ""
+
+
+class _Status(msgspec.Struct, frozen=True):
+    verdict: str = "Unknown"
+    boot_id: str = msgspec.field(default="", name="bootID")
+    monitors: tuple[MonitorView, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    closed_incidents: tuple[Incident, ...] = msgspec.field(default=(), name="closedIncidents")
+
+
+class NodeHealth(msgspec.Struct, frozen=True):
+    node: str
+    boot_id: str = ""
+    blind: str = ""  # why the agent cannot see, one sentence; empty when it can
+    open: tuple[Incident, ...] = ()
+    closed: tuple[Incident, ...] = ()
+
+
+def node_health(obj: dict[str, Any]) -> NodeHealth:
+    """Raises msgspec.ValidationError naming the field for a status we would not have written."""
+    status = msgspec.convert(obj.get("status") or {}, _Status)
+    blind = [monitor for monitor in status.monitors if monitor.state == BLIND]
+    return NodeHealth(
+        node=obj["metadata"]["name"],
+        boot_id=status.boot_id,
+        blind="; ".join(f"{monitor.name}: {monitor.message or monitor.reason}" for monitor in blind),
+        open=status.incidents,
+        closed=status.closed_incidents,
+    )

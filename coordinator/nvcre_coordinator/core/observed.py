@@ -1,0 +1,90 @@
+"""What a Job reconcile knows when it decides, and what it may decide: the two ends of core/job_lifecycle.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from nvcre_coordinator.api.job import FailedNode, Job, JobStatus
+from nvcre_coordinator.core.attribution import NodeFacts
+from nvcre_coordinator.core.localisation import ProbeResult
+from nvcre_coordinator.core.node_health import NodeHealth
+from nvcre_coordinator.core.pods import PodRecord
+
+
+class WorkloadPhase(StrEnum):
+    PENDING = "Pending"  # held back, for example by Kueue
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload as its adapter reads it; `title` is what messages call it (TrainJob/my-job-workload)."""
+
+    title: str
+    phase: WorkloadPhase
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The workload does not exist; only an uncached read may say so."""
+
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Threshold values that are final, and why others will never come."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeProgress:
+    done: bool
+    results: Mapping[str, tuple[ProbeResult, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    job: Job
+    workload: Workload | Gone | None = None  # None: nothing was created yet, or nothing is known
+    node_expression_error: str | None = None
+    pods: tuple[PodRecord, ...] = ()
+    live_pods: int = 0  # pods in the cache that have not finished
+    group: tuple[str, ...] = ()
+    nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
+    healths: Mapping[str, NodeHealth] = field(default_factory=dict)
+    hardware: tuple[FailedNode, ...] = ()  # what the detectors accept now
+    measured: Measured = Measured()
+    probes: ProbeProgress | None = None
+    tails: Mapping[str, str] = field(default_factory=dict)  # log tails by pod uid
+    bandwidth_exists: bool = False
+    goodput_exists: bool = False
+
+
+class Action(StrEnum):
+    ADD_FINALIZER = "AddFinalizer"
+    REMOVE_FINALIZER = "RemoveFinalizer"
+    CREATE_WORKLOAD = "CreateWorkload"
+    DELETE_WORKLOAD = "DeleteWorkload"
+    CREATE_BANDWIDTH_MEASUREMENT = "CreateBandwidthMeasurement"
+    CREATE_GOODPUT_MEASUREMENT = "CreateGoodputMeasurement"
+    REQUEST_CONFIRMATIONS = "RequestConfirmations"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The status to write (if it differs), what to do afterwards, and when to look again at the latest."""
+
+    status: JobStatus
+    actions: tuple[Action, ...] = ()
+    requeue_after: timedelta | None = None
+    unconfirmed: tuple[str, ...] = ()  # nodes of REQUEST_CONFIRMATIONS
+    overflow: tuple[FailedNode, ...] = ()  # entries for the ConfigMap, beyond the status' budget

@@ -1,0 +1,167 @@
+"""What is remembered of a Job's pods, as they are observed, because pods vanish before a Job has ended.
+
+A finished JobSet deletes its other Jobs and a failed Job its active pods; rank, node, times, exit and the telling log
+line therefore live in the ConfigMap `<job>-pods` (key pods.json).  This module folds observations into records and
+(de)serialises them; it reads no pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import msgspec
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.workload import ContainerStateTerminated, Pod
+from nvcre_coordinator.core.failure_lines import LogFinding
+
+FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+MAX_RECORDED_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB
+
+
+class Exit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the container that tells most about a pod ended."""
+
+    code: int
+    reason: str = ""
+    container: str = ""
+    finished_at: datetime | None = None
+
+
+class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    uid: str
+    node: str = ""
+    replicated_job: str = ""
+    rank: int | None = None  # completion index
+    restart_attempt: int = 0
+    phase: str = "Pending"
+    pod_reason: str = ""  # Evicted, NodeLost, ...
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    exit: Exit | None = None
+    log: LogFinding | None = None  # read when the container terminated
+
+    @property
+    def launcher(self) -> bool:
+        return self.replicated_job == names.LAUNCHER
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in FINISHED_PHASES
+
+    @property
+    def failed(self) -> bool:
+        """Ended badly: a non-zero exit, or a pod that failed without one (Evicted, NodeLost)."""
+        return self.exit.code != 0 if self.exit is not None else self.phase == "Failed"
+
+    @property
+    def log_wanted(self) -> bool:
+        return self.failed and self.exit is not None and self.log is None
+
+
+class RunRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything remembered of a run: pods by uid, and the boot id each node had when the run came to it."""
+
+    pods: dict[str, PodRecord] = {}
+    boot_ids: dict[str, str] = {}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(sorted({pod.node for pod in self.pods.values() if pod.node}))
+
+
+def observe(pod: Pod) -> PodRecord:
+    meta = pod.metadata
+    index = meta.labels.get(names.LABEL_COMPLETION_INDEX) or meta.annotations.get(names.ANNOTATION_COMPLETION_INDEX)
+    attempt = meta.labels.get(names.LABEL_RESTART_ATTEMPT, "0")
+    return PodRecord(
+        name=meta.name,
+        uid=meta.uid,
+        node=pod.spec.node_name or "",
+        replicated_job=meta.labels.get(names.LABEL_REPLICATED_JOB, ""),
+        rank=int(index) if index is not None and index.isdecimal() else None,
+        restart_attempt=int(attempt) if attempt.isdecimal() else 0,
+        phase=pod.status.phase,
+        pod_reason=pod.status.reason or "",
+        created_at=meta.creation_timestamp,
+        started_at=pod.status.start_time,
+        exit=_exit(pod),
+    )
+
+
+def fold(known: PodRecord | None, seen: PodRecord) -> PodRecord:
+    """The newer observation, without losing what an earlier one knew (a failed exit, the log, the node)."""
+    if known is None:
+        return seen
+    exited = seen.exit if seen.exit is not None and (seen.failed or not known.failed) else known.exit
+    return msgspec.structs.replace(
+        seen,
+        node=seen.node or known.node,
+        started_at=seen.started_at or known.started_at,
+        phase=known.phase if known.finished and not seen.finished else seen.phase,
+        exit=exited,
+        log=seen.log or known.log,
+    )
+
+
+def remember(run: RunRecord, seen: Iterable[PodRecord], boot_ids: Mapping[str, str]) -> RunRecord:
+    pods = dict(run.pods)
+    for record in seen:
+        pods[record.uid] = fold(pods.get(record.uid), record)
+    nodes = {record.node for record in pods.values() if record.node}
+    known = {node: boot_id for node, boot_id in boot_ids.items() if node in nodes and boot_id}
+    return RunRecord(pods=pods, boot_ids={**known, **run.boot_ids})
+
+
+def with_log(run: RunRecord, uid: str, finding: LogFinding) -> RunRecord:
+    record = run.pods.get(uid)
+    if record is None:
+        return run
+    return msgspec.structs.replace(run, pods={**run.pods, uid: msgspec.structs.replace(record, log=finding)})
+
+
+def encode(run: RunRecord) -> str:
+    """JSON for the ConfigMap; pods that exited cleanly lose out first when there are too many to fit."""
+    text = msgspec.json.encode(run, order="sorted")
+    if len(text) <= MAX_RECORDED_BYTES:
+        return text.decode()
+    ordered = sorted(run.pods.values(), key=lambda pod: (not pod.failed, pod.name))
+    room = MAX_RECORDED_BYTES - len(msgspec.json.encode(run.boot_ids)) - 64
+    kept: dict[str, PodRecord] = {}
+    for pod in ordered:
+        room -= len(msgspec.json.encode(pod)) + len(pod.uid) + 8
+        if room < 0:
+            break
+        kept[pod.uid] = pod
+    return msgspec.json.encode(RunRecord(pods=kept, boot_ids=run.boot_ids), order="sorted").decode()
+
+
+def decode(text: str) -> RunRecord:
+    """Raises msgspec.MsgspecError for what is not a record of ours."""
+    return msgspec.json.decode(text, type=RunRecord)
+
+
+def _exit(pod: Pod) -> Exit | None:
+    """Of the containers that ended: OOMKilled first, else non-zero; a restarted one counts by its last end."""
+    ended = [
+        (container.name, state)
+        for container in pod.containers
+        for state in (container.state.terminated or container.last_state.terminated,)
+        if state is not None
+    ]
+    if not ended:
+        return None
+    name, state = min(ended, key=lambda item: _telling(item[1]))
+    return Exit(
+        code=state.exit_code if state.exit_code or not state.signal else 128 + state.signal,
+        reason=state.reason or "",
+        container=name,
+        finished_at=state.finished_at,
+    )
+
+
+def _telling(state: ContainerStateTerminated) -> tuple[bool, bool, str]:
+    finished = state.finished_at.isoformat() if state.finished_at else ""
+    return state.reason != "OOMKilled", state.exit_code == 0 and not state.signal, finished
