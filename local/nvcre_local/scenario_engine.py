@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import PODS
 
 from nvcre_local.scenario import (
@@ -101,7 +101,7 @@ class ScenarioEngine:
     async def _pods(self) -> list[dict[str, Any]] | None:
         try:
             return await self._client.list(PODS, label_selector=JOBSET)
-        except (ApiError, OSError) as error:
+        except (ApiError, *CONNECTION_ERRORS) as error:
             log.warning("scenario_cannot_list_pods error=%s", error)
             return None
 

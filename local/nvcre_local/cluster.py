@@ -1,0 +1,327 @@
+"""A whole cluster on one machine: starts every process of it in order, watches them, and takes all of it down again.
+
+API server, then objects, then coordinator and kubelets, then one agent Pod a node; `up` returns when every agent is
+connected. What runs is what runs in a cluster: the parts know each other only through the API server. The scenario, if
+there is one, is played from here (scenario_engine).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_kube.resources import (
+    LOG_PROFILES,
+    NAMESPACES,
+    NODE_HEALTHS,
+    PODS,
+    SERVICE_ACCOUNTS,
+    TRAINING_RUNTIMES,
+    JsonObject,
+    Resource,
+)
+
+from nvcre_local import cluster_objects as objects
+from nvcre_local.cluster_hardware import Hardware
+from nvcre_local.processes import Child, Children
+from nvcre_local.scenario import Scenario, node_name
+from nvcre_local.scenario_engine import ScenarioEngine
+from nvcre_local.simulation import SimulationDirectory
+
+log = logging.getLogger(__name__)
+
+READY_WITHIN_S = 30.0
+AGENTS_WITHIN_S = 60.0
+LOOK_EVERY_S = 0.1
+LOOK_FOR_NEW_TASKS_S = 0.5
+LOCAL_HEARTBEAT_S = 5
+
+T = TypeVar("T")
+
+
+class ClusterBroken(Exception):
+    """The cluster cannot be set up; the message names what and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """Either a scenario, or the GPUs of this machine with nccl-tests. `listen` is the API server's address."""
+
+    scenario: Scenario | None
+    hardware: Hardware | None = None
+    nccl_tests: Path | None = None
+    namespaces: tuple[str, ...] = ("default",)
+    listen: str = "127.0.0.1:0"
+    keep: bool = False
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Names and GPU counts."""
+        if self.scenario is not None:
+            return {node_name(index): self.scenario.gpus_per_node for index in range(self.scenario.nodes)}
+        if self.hardware is not None:
+            return {socket.gethostname().partition(".")[0].lower(): self.hardware.gpus}
+        raise ClusterBroken("neither a scenario nor a GPU")
+
+
+class LocalCluster:
+    """`async with LocalCluster(plan, say): ...`; `say` gets one line a step."""
+
+    def __init__(self, plan: ClusterPlan, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._say = say
+        self._began = time.monotonic()
+        self._grpc_address = "127.0.0.1:0"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.directory = Path(tempfile.mkdtemp(prefix="nvcre-"))
+        self.kubeconfig = self.directory / "kubeconfig"
+        self.client: KubeClient
+        self._children: Children
+        self._coordinator: Child
+        self._simulation: SimulationDirectory | None = None
+
+    async def __aenter__(self) -> Self:
+        self._children = Children(self._logs)
+        try:
+            await self.supervise(self._up())
+        except BaseException:
+            await self._down()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._down()
+
+    @property
+    def _logs(self) -> Path:
+        logs = self.directory / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs
+
+    async def supervise(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs `work`; raises as soon as a process of the cluster (ChildDied) or one of our own tasks has died."""
+        task = asyncio.ensure_future(work)
+        try:
+            while True:
+                watched: list[asyncio.Future[Any]] = [task, self._children.died, *self._tasks]
+                await asyncio.wait(watched, timeout=LOOK_FOR_NEW_TASKS_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._children.died.done():  # asked first: a death also makes `work` fail, and is the better answer
+                    raise self._children.died.result()
+                if task.done():
+                    return task.result()
+                for done in [background for background in self._tasks if background.done()]:
+                    self._tasks.discard(done)
+                    done.result()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(task, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """The second Ctrl-C: everything dies now, without goodbye."""
+        self._children.kill_all()
+        if not self._plan.keep:
+            _remove(self.directory)
+
+    # -- up ---------------------------------------------------------------------------------------------------------
+
+    async def _up(self) -> None:
+        admin = objects.Identity.new("nvcre-local-admin", "system:masters")
+        kubelets = objects.Identity.new("nvcre-local-kubelets", "system:nodes")
+        account = f"system:serviceaccount:{objects.SYSTEM_NAMESPACE}:{objects.COORDINATOR_ACCOUNT}"
+        coordinator = objects.Identity.new(account, "system:serviceaccounts")
+        kubelet_token = objects.write_secret(self.directory / "kubelet-token", objects.Identity.new("kubelet").token)
+        url = await self._start_api_server((admin, kubelets, coordinator), kubelet_token)
+        objects.write_secret(self.kubeconfig, objects.kubeconfig(url, admin))
+        self.client = await KubeClient.from_kubeconfig(self.kubeconfig)
+        await self._create_objects()
+        self._step(f"API server at {url}")
+        if self._plan.scenario is not None:
+            self._simulation = SimulationDirectory(self.directory / "simulation", self._plan.scenario)
+            self._simulation.write()
+        self._coordinator_kubeconfig = self._config_of("coordinator", url, coordinator)
+        await asyncio.gather(
+            self._start_coordinator(),
+            self._start_kubelets(self._config_of("kubelets", url, kubelets), kubelet_token),
+        )
+        self._step("coordinator and kubelets run")
+        await self._create_agents()
+        await self._agents_connected()
+        self._step(f"{len(self._plan.nodes)} agents connected")
+        if self._plan.scenario is not None and self._simulation is not None:
+            engine = ScenarioEngine(self._plan.scenario, self._simulation, self.client, self._kill_coordinator)
+            self._tasks.add(asyncio.create_task(engine.run()))
+
+    def _step(self, text: str) -> None:
+        self._say(f"{text} ({time.monotonic() - self._began:.1f} s)")
+
+    def _config_of(self, name: str, url: str, identity: objects.Identity) -> Path:
+        return objects.write_secret(self.directory / f"{name}.kubeconfig", objects.kubeconfig(url, identity))
+
+    async def _start_api_server(self, identities: Iterable[objects.Identity], kubelet_token: Path) -> str:
+        check_free(self._plan.listen)
+        tokens = objects.write_secret(self.directory / "tokens.csv", "".join(i.line for i in identities))
+        ready = self.directory / "apiserver.json"
+        command = [sys.executable, "-m", "nvcre_local.apiserver", "--listen", self._plan.listen]
+        command += ["--token-file", str(tokens), "--kubelet-token-file", str(kubelet_token), "--ready-file", str(ready)]
+        for directory in objects.crd_directories():
+            command += ["--crd-dir", str(directory)]
+        child = await self._children.start("apiserver", command)
+        return str((await self._children.ready(child, ready, within_s=READY_WITHIN_S))["url"])
+
+    async def _create_objects(self) -> None:
+        for name in dict.fromkeys((objects.SYSTEM_NAMESPACE, *self._plan.namespaces)):
+            await self._ensure(NAMESPACES, objects.namespace(name))
+        for account in (objects.AGENT_ACCOUNT, objects.COORDINATOR_ACCOUNT):
+            await self._ensure(SERVICE_ACCOUNTS, objects.service_account(account))
+        for profile in objects.log_profiles():
+            await self._ensure(LOG_PROFILES, profile)
+        for name in self._plan.namespaces:
+            if (runtime := self._runtime(name)) is not None:
+                await self._ensure(TRAINING_RUNTIMES, runtime)
+
+    def _runtime(self, in_namespace: str) -> JsonObject | None:
+        if self._plan.scenario is not None:
+            return objects.simulated_runtime(self._plan.scenario, in_namespace)
+        if self._plan.hardware is not None and self._plan.nccl_tests is not None:
+            return objects.real_runtime(self._plan.hardware, self._plan.nccl_tests, in_namespace)
+        return None
+
+    async def _ensure(self, resource: Resource, obj: JsonObject) -> None:
+        try:
+            await self.client.create(resource, obj)
+        except ApiError as error:
+            if not error.already_exists:
+                raise ClusterBroken(f"cannot create {resource.kind} {obj['metadata']['name']}: {error}") from error
+
+    async def _start_coordinator(self) -> None:
+        """Also the second time: then at the address that the agents know."""
+        ready = self.directory / "coordinator.json"
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "nvcre_coordinator", f"--kubeconfig={self._coordinator_kubeconfig}"]
+        command += [f"--namespace={objects.SYSTEM_NAMESPACE}", f"--grpc-address={self._grpc_address}"]
+        command += ["--metrics-address=127.0.0.1:0", "--health-address=127.0.0.1:0", "--no-leader-elect"]
+        command += [f"--agent-heartbeat={LOCAL_HEARTBEAT_S}", f"--ready-file={ready}"]
+        self._coordinator = await self._children.start("coordinator", command)
+        addresses = await self._children.ready(self._coordinator, ready, within_s=READY_WITHIN_S)
+        self._grpc_address = str(addresses["grpc"])
+
+    async def _start_kubelets(self, config: Path, kubelet_token: Path) -> None:
+        ready = self.directory / "node.json"
+        command = [sys.executable, "-m", "nvcre_local.node", "--kubeconfig", str(config), "--trainer", "--scheduler"]
+        for node, gpus in self._plan.nodes.items():
+            command += ["--node", f"{node}={gpus}"]
+        command += ["--root", str(self.directory / "pods"), "--kubelet-token-file", str(kubelet_token)]
+        if self._simulation is not None:
+            command += ["--simulation", str(self._simulation.root)]
+        child = await self._children.start("node", [*command, "--ready-file", str(ready)])
+        await self._children.ready(child, ready, within_s=READY_WITHIN_S)
+
+    async def _create_agents(self) -> None:
+        for node in self._plan.nodes:
+            plan = objects.AgentPlan(node, self._grpc_address, nccl_tests=self._real_probe_programs())
+            if self._simulation is not None:
+                plan = objects.AgentPlan(
+                    node,
+                    self._grpc_address,
+                    simulate=self._simulation.driver_file(node),
+                    kernel_log=self._simulation.kernel_log(node),
+                    nccl_tests=self._simulation.probe_programs(node),
+                )
+            await self.client.create(PODS, objects.agent_pod(plan))
+
+    def _real_probe_programs(self) -> Path | None:
+        return self._plan.nccl_tests.parent if self._plan.nccl_tests is not None else None
+
+    async def _agents_connected(self) -> None:
+        """An agent is connected once the coordinator wrote down what its node has."""
+        until = time.monotonic() + AGENTS_WITHIN_S
+        while True:
+            healths = await self.client.list(NODE_HEALTHS)
+            known = {h["metadata"]["name"] for h in healths if (h.get("status") or {}).get("inventory")}
+            missing = sorted(self._plan.nodes.keys() - known)
+            if not missing:
+                return
+            if time.monotonic() > until:
+                raise ClusterBroken(
+                    f"no agent connected from {', '.join(missing)} within {AGENTS_WITHIN_S:.0f} s; "
+                    f"{await self._last_words_of_agent(missing[0])}"
+                )
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _last_words_of_agent(self, node: str) -> str:
+        name = f"nvcre-agent-{node}"
+        try:
+            pod = await self.client.get(PODS, name, objects.SYSTEM_NAMESPACE)
+            phase = (pod.get("status") or {}).get("phase", "Pending")
+            log_text = b"".join([c async for c in self.client.pod_log(name, objects.SYSTEM_NAMESPACE, tail_lines=12)])
+        except (ApiError, *CONNECTION_ERRORS) as error:
+            return f"its Pod's log cannot be read: {error}"
+        return f"its Pod is {phase}, the log ends:\n{log_text.decode(errors='replace')}"
+
+    # -- while it runs ----------------------------------------------------------------------------------------------
+
+    async def _kill_coordinator(self, restart_after_s: float) -> None:
+        await self._children.kill(self._coordinator)
+        log.info("coordinator_killed restart_after_s=%.1f", restart_after_s)
+
+        async def restart() -> None:
+            await asyncio.sleep(restart_after_s)
+            await self._start_coordinator()
+
+        self._tasks.add(asyncio.create_task(restart()))
+
+    # -- down -------------------------------------------------------------------------------------------------------
+
+    async def _down(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._children.stop("coordinator", "node")
+        await self._children.stop("apiserver")
+        if hasattr(self, "client"):
+            await self.client.close()
+        if self._plan.keep:
+            self._say(f"kept: {self.directory} (logs in {self._logs})")
+        else:
+            _remove(self.directory)
+
+
+def _remove(directory: Path) -> None:
+    """A process that is just dying may still write one more file: try again."""
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(0.05)
+
+
+def check_free(address: str) -> None:
+    """Raises ClusterBroken when somebody else listens on an address that was asked for."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ClusterBroken(f"{address!r} is not HOST:PORT")
+    if port == "0":
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise ClusterBroken(
+                f"cannot listen on {address}: {error.strerror}; take another port, or 0 for any"
+            ) from None
