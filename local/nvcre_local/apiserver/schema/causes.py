@@ -28,7 +28,7 @@ class Reason(StrEnum):
 BLOCKING = frozenset(
     {Reason.NOT_SUPPORTED, Reason.REQUIRED, Reason.TOO_LONG, Reason.TOO_MANY, Reason.TYPE_INVALID},
 )
-"""With one of these the rules of x-kubernetes-validations are not evaluated: they might meet a type they do not expect."""
+"""With one of these x-kubernetes-validations are not evaluated: they might meet a type they do not expect."""
 
 
 @dataclass(frozen=True, slots=True)

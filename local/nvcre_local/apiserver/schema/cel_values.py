@@ -1,9 +1,10 @@
 """JSON values as a rule sees them: typed by the schema, property names escaped, what is not declared invisible.
 
-A rule can compare objects it cannot look into. A kube-apiserver compares what the schema declares, the number of fields,
-and those undeclared fields that both sides have; so one undeclared field swapped for another goes unnoticed, there and
-here (k8s.io/apiserver `pkg/cel/common/valuesunstructured.go`, `unstructuredMap.Equal`, v0.36). Two values that a rule may
-compare are therefore converted together. Lists of type map and set compare without order: they are put in order first.
+A rule can compare objects it cannot look into. A kube-apiserver compares what the schema declares, the number of
+fields, and those undeclared fields that both sides have; so one undeclared field swapped for another goes unnoticed,
+there and here (k8s.io/apiserver `pkg/cel/common/valuesunstructured.go`, `unstructuredMap.Equal`, v0.36). Two values that
+a rule may compare are therefore converted together. Lists of type map and set compare without order: they are put in
+order first.
 """
 
 import json
@@ -17,8 +18,10 @@ from nvcre_local.apiserver.schema.correlation import ABSENT, Old, child, item_ke
 from nvcre_local.apiserver.schema.node import Node
 
 _RESERVED = frozenset(
-    "true false null in as break const continue else for function if import let loop package namespace return var void "
-    "while".split()
+    {
+        *("true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if", "import"),
+        *("let", "loop", "package", "namespace", "return", "var", "void", "while"),
+    }
 )
 _IDENTIFIER = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*")
 _ESCAPES = re.compile(r"__|[./-]")
@@ -44,7 +47,7 @@ def escape(name: str) -> str | None:
 
 
 def to_cel(value: Any, node: Node, other: Old = ABSENT, *, ordered: bool = True, root: bool = False) -> Any:
-    """`other` is the value this one may be compared with; `ordered` False puts lists of type map and set in key order."""
+    """`other` is the value this one may be compared with; `ordered` False puts lists of type map and set in order."""
     match value:
         case dict() if node.additional is not None and not node.properties:
             return {
@@ -56,14 +59,10 @@ def to_cel(value: Any, node: Node, other: Old = ABSENT, *, ordered: bool = True,
             return _object(value, node, other, ordered=ordered, root=root)
         case list() if node.items is not None:
             return _list(value, node, other, ordered=ordered)
-        case dict() | list():
-            return json.dumps(value, sort_keys=True)  # undeclared, only ever compared
-        case int() if node.type == "number" and not isinstance(value, bool):
-            return float(value)
-        case str() if node.type == "string":
-            return _text(value, node.format)
+        case list():
+            return json.dumps(value, sort_keys=True)  # items are not declared: can only be compared
         case _:
-            return value
+            return _scalar(value, node)
 
 
 def _object(value: dict[str, Any], node: Node, other: Old, *, ordered: bool, root: bool) -> dict[str, Any]:
@@ -98,6 +97,18 @@ def _list(value: list[Any], node: Node, other: Old, *, ordered: bool) -> list[An
         to_cel(item, node.items, others[i] if i < len(others) else ABSENT, ordered=ordered)
         for i, item in enumerate(items)
     ]
+
+
+def _scalar(value: Any, node: Node) -> Any:
+    match value:
+        case bool():
+            return value
+        case int() if node.type == "number":
+            return float(value)
+        case str() if node.type == "string":
+            return _text(value, node.format)
+        case _:
+            return value
 
 
 def _text(value: str, kind: str) -> Any:

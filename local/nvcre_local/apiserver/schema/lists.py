@@ -1,7 +1,7 @@
 """Items of a list of type set, and keys of a list of type map, occur once.
 
-Follows k8s.io/apiextensions-apiserver `pkg/apiserver/schema/listtype`: each duplicated value is named once, at its second
-appearance.
+Follows k8s.io/apiextensions-apiserver `pkg/apiserver/schema/listtype`: each duplicated value is named once, at its
+second appearance.
 """
 
 import json

@@ -56,7 +56,7 @@ def component_schemas(crd: Mapping[str, Any], version: str) -> Json:
 
 
 def document(crds: Iterable[Mapping[str, Any]], group: str, version: str) -> Json:
-    """The OpenAPI v3 document of a group version over all CRDs that serve it, paths included: kubectl looks kinds up there."""
+    """The OpenAPI v3 document of a group version over all CRDs that serve it; kubectl finds kinds by the paths."""
     schemas: Json = {}
     paths: Json = {}
     for crd in crds:

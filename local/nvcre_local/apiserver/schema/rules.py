@@ -1,7 +1,7 @@
-"""One rule of x-kubernetes-validations, compiled: evaluates CEL over `self` and `oldSelf`, knows when and where it speaks.
+"""One rule of x-kubernetes-validations, compiled: CEL over `self` and `oldSelf`, and what it says when it fails.
 
-Variables are declared `dyn`; the values bring their types (see `cel_values`), so what a real server finds while it checks
-types at the creation of the CRD is found here at evaluation. Kubernetes' own CEL libraries are not available.
+Variables are declared `dyn`; the values bring their types (see `cel_values`), so what a real server finds while it
+checks types at the creation of the CRD is found here at evaluation. Kubernetes' own CEL libraries are not available.
 """
 
 import re

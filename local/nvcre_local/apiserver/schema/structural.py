@@ -1,7 +1,7 @@
 """The schema of one CRD version, as the API server uses it: prune, default, validate.
 
-Order of validation as in a kube-apiserver: values, then uniqueness in lists, then the rules (CEL), and those only over an
-object whose shape they can rely on.
+Order of validation as in a kube-apiserver: values, then uniqueness in lists, then the rules (CEL), and those only over
+an object whose shape they can rely on.
 """
 
 from collections.abc import Iterator, Mapping

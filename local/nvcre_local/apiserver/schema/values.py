@@ -1,8 +1,8 @@
 """Value validation: types, enums, patterns, bounds, required fields and allOf/anyOf/oneOf/not.
 
-Follows k8s.io/kube-openapi `pkg/validation/validate` of v0.36, wording included: the messages name the field a second time
-("spec.x in body should match ..."), and a combination that fails is reported without a field. An unchanged part of an
-update is never refused, however invalid (ratcheting).
+Follows k8s.io/kube-openapi `pkg/validation/validate` of v0.36, wording included: the messages name the field a second
+time ("spec.x in body should match ..."), and a combination that fails is reported without a field. An unchanged part of
+an update is never refused, however invalid (ratcheting).
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,17 @@ from nvcre_local.apiserver.schema.correlation import ABSENT, Old, child, items_b
 from nvcre_local.apiserver.schema.node import Node
 
 
+_TYPES = {
+    bool: "boolean",
+    str: "string",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
 def check(value: Any, node: Node, path: str, old: Old = ABSENT) -> list[Cause]:
     """`path` is empty at the root; `old` is the stored value of the same field where there is one."""
     found = list(_check_null(node, path) if value is None else _check(value, node, path, old))
@@ -23,21 +34,7 @@ def check(value: Any, node: Node, path: str, old: Old = ABSENT) -> list[Cause]:
 
 
 def json_type(value: Any) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case str():
-            return "string"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case list():
-            return "array"
-        case dict():
-            return "object"
-        case _:
-            return "null"
+    return _TYPES[type(value)]
 
 
 def _check_null(node: Node, path: str) -> Iterator[Cause]:
