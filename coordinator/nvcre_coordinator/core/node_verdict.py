@@ -80,7 +80,7 @@ class Assessment:
     look_again: timedelta | None = None  # when time alone may change it
 
 
-def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:
+def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:  # noqa: PLR0911 - one return a verdict
     """The verdict. In order: maintenance, faults, suspicions, blindness, health."""
     if seen.maintenance:
         return Assessment(Verdict.MAINTENANCE, "in maintenance; incidents are recorded and not judged")
@@ -94,10 +94,10 @@ def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:
         incident, left = held
         text = f"{incident.message or incident.kind} has recovered and is watched for {_minutes(rules.recovery_hold)}"
         return Assessment(Verdict.SUSPECT, text, left)
-    if seen.lost_since is not None:
-        return Assessment(Verdict.BLIND, f"no agent since {seen.lost_since:%Y-%m-%dT%H:%M:%SZ}")
     if not seen.reported:
         return Assessment(Verdict.UNKNOWN, "no agent has reported yet")
+    if seen.lost_since is not None:
+        return Assessment(Verdict.BLIND, f"no agent since {seen.lost_since:%Y-%m-%dT%H:%M:%SZ}")
     if blind := [monitor for monitor in seen.monitors if monitor.state is MonitorState.BLIND]:
         why = "; ".join(f"{monitor.name}: {monitor.message or monitor.reason or 'blind'}" for monitor in blind)
         return Assessment(Verdict.BLIND, why)
@@ -182,11 +182,16 @@ class Breaker:
         return self.open_until is not None and now < self.open_until
 
     def turning_bad(self, node: str, now: datetime, *, fleet_size: int, rules: Rules) -> Breaker:
-        """With one more node that would turn Faulty now. Ask `is_open` of the result before writing it down."""
-        recent = [(at, name) for at, name in self.turned if name != node and now - at <= rules.breaker_window]
-        recent.append((now, node))
-        trips = len(recent) >= rules.breaker_nodes and len(recent) >= rules.breaker_share * fleet_size
-        return Breaker(tuple(recent), now + rules.breaker_hold if trips else self.open_until)
+        """With one more node that would turn Faulty now. Ask `is_open` of the result before writing it down.
+
+        A node counts once in the window: it is asked about again with every report.
+        """
+        recent = tuple((at, name) for at, name in self.turned if now - at <= rules.breaker_window)
+        if any(name == node for _, name in recent):
+            return Breaker(recent, self.open_until)
+        recent = (*recent, (now, node))
+        trips = len(recent) >= max(rules.breaker_nodes, rules.breaker_share * fleet_size)
+        return Breaker(recent, now + rules.breaker_hold if trips else self.open_until)
 
     def sentence(self, fleet_size: int, rules: Rules) -> str:
         return (

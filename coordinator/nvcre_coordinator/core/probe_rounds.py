@@ -131,7 +131,7 @@ class Decision:
     done: bool = False  # every kind has a stored result and nothing is reserved
 
 
-def decide(seen: Observed, now: datetime, patience: Patience) -> Decision:
+def decide(seen: Observed, now: datetime, patience: Patience) -> Decision:  # noqa: PLR0911 - one return a rule
     """What to do next for this node. After stored results or a changed Pod it is asked again at once."""
     missing = [kind for kind in seen.kinds if kind not in seen.stored]
     if ProbeKind.NIC_LOOPBACK in missing and seen.infiniband is False:
@@ -152,7 +152,9 @@ def decide(seen: Observed, now: datetime, patience: Patience) -> Decision:
     return _reserve(seen, missing, now, patience)
 
 
-def _reserve(seen: Observed, missing: list[ProbeKind], now: datetime, patience: Patience) -> Decision:
+def _reserve(  # noqa: PLR0911 - one return a rule
+    seen: Observed, missing: list[ProbeKind], now: datetime, patience: Patience
+) -> Decision:
     match seen.reservation:
         case None if seen.gpus <= 0:
             return _give_up(missing, NotTested.NO_GPUS, "the node offers no nvidia.com/gpu to reserve")
@@ -174,12 +176,13 @@ def _reserve(seen: Observed, missing: list[ProbeKind], now: datetime, patience: 
             text = f"the reservation Pod ended: {message or 'no reason given'}"
             return _give_up(missing, NotTested.RESERVATION_LOST, text)
         case Reservation() as held:
-            return _probe(seen, held, missing[0], missing, now, patience)
+            return _probe(seen, held, missing, now, patience)
 
 
-def _probe(
-    seen: Observed, held: Reservation, kind: ProbeKind, missing: list[ProbeKind], now: datetime, patience: Patience
+def _probe(  # noqa: PLR0911 - one return a rule
+    seen: Observed, held: Reservation, missing: list[ProbeKind], now: datetime, patience: Patience
 ) -> Decision:
+    kind = missing[0]
     order = seen.ordered.get(kind)
     if order is not None:
         left = order.at + patience.probe + patience.margin - now

@@ -11,7 +11,7 @@ are only meaningful on the leader: a follower has no agents.
         FleetSettings(namespace="nvcre-system", grpc_address="0.0.0.0:9443",
                       node_selector="nvidia.com/gpu.present=true", heartbeat_interval_s=30.0,
                       probe_min_bytes=..., probe_max_bytes=4 << 30, probe_runs=3),
-        leader_address=lookup,       # async () -> "host:port" of the leader's gRPC service or None, asked by followers
+        leader_address=lookup,       # () -> "host:port" of the leader's gRPC service or None, asked by followers
         events=recorder,             # nvcre_kube EventRecorder
         registry=registry,           # prometheus CollectorRegistry for the nvcre_fleet_ metrics
     )

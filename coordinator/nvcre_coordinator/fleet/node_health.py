@@ -1,0 +1,427 @@
+"""The only writer of NodeHealth: folds what agents report, stores incidents, cursor and verdict in one status write.
+
+Reports are folded in memory at once (core/incidents.py) and the node is queued. A worker compares what should stand in
+the status with what does and writes only a difference: heartbeats and equal snapshots write nothing. What a person or a
+Job waits for (an incident, a verdict, a probe) is written at once, within a small budget per node; counts and cursors
+alone wait for up to ten seconds, unless somebody asks whether everything is stored (`flush`). So a million repeats cost
+a handful of writes. Subscribers hear when a node's memory and status agree; only then are events acked.
+
+Optimistic concurrency: a conflict is answered by reading again. If somebody else changed the *status*, there was
+another leader: what it stored is taken as the truth, and the agent's stream is ended, so that it resends what is
+missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import msgspec
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_kube.resources import NODE_HEALTHS, NODES, JsonObject
+from nvcre_kube.workqueue import WorkQueue, run_workers
+
+from nvcre_coordinator.core.incidents import Event, Ledger, Snapshot, fold_events, fold_snapshot
+from nvcre_coordinator.core.localisation import ProbeResult
+from nvcre_coordinator.core.node_verdict import Breaker, Monitor, Observed, Rules, Verdict, assess
+from nvcre_coordinator.fleet.metrics import FleetMetrics
+from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
+from nvcre_coordinator.fleet.server import LoadFailed
+from nvcre_coordinator.fleet.status import MAX_PROBES, Inventory, NodeHealthStatus
+from nvcre_coordinator.fleet.wire import cut
+from nvcre_coordinator.fleet.write_budget import WriteBudget
+
+logger = logging.getLogger(__name__)
+
+WORKERS = 16
+NODE_GONE_S = 30.0
+OUTAGE_RETRY_S = 2.0
+CONFLICTS = 5
+MESSAGE_BYTES = 512
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """What is known of one node, and what the API server has of it."""
+
+    name: str
+    ledger: Ledger = field(default_factory=Ledger)
+    reported: bool = False
+    boot_id: str = ""
+    agent_version: str = ""
+    simulated: bool = False
+    inventory: Inventory | None = None
+    monitors: tuple[Monitor, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()  # newest first
+    lost_since: datetime | None = None
+    loaded: bool = False
+    held: bool = False  # its verdict is held back by the circuit breaker
+    stored: NodeHealthStatus = field(default_factory=NodeHealthStatus)
+    attempted: NodeHealthStatus | None = None  # a write whose answer did not arrive
+    metadata: JsonObject | None = None  # None: no NodeHealth exists
+    flush: bool = False
+    budget: WriteBudget = field(default_factory=WriteBudget)
+
+    def take_over(self, status: NodeHealthStatus) -> None:
+        """Start from what is stored."""
+        self.stored = status
+        self.ledger = Ledger(status.incidents, status.closed_incidents, status.cursors)
+        self.boot_id, self.agent_version, self.simulated = status.boot_id, status.agent_version, status.simulated
+        self.inventory, self.monitors, self.probes = status.inventory, status.monitors, status.probes
+        self.reported = status.inventory is not None
+
+
+class NodeHealthStore:
+    """One per leadership: `run` until it is lost. Every method but `load` and `run` returns at once."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        metrics: FleetMetrics,
+        clock: Callable[[], datetime],
+        facts: Callable[[str], NodeFacts | None],
+        fleet_size: Callable[[], int],
+        on_rival: Callable[[str], None],
+        on_breaker: Callable[[str], None],
+        rules: Rules | None = None,
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._clock = clock
+        self._facts = facts
+        self._fleet_size = fleet_size
+        self._on_rival = on_rival
+        self._on_breaker = on_breaker
+        self._rules = rules or Rules()
+        self._nodes: dict[str, _Node] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._queue: WorkQueue[str] = WorkQueue()
+        self._breaker = Breaker()
+        self._outage = False
+        self._subscribers: list[Callable[[str], None]] = []
+
+    async def run(self) -> None:
+        await run_workers(self._queue, self._reconcile, workers=WORKERS, name="node-health")
+
+    def subscribe(self, callback: Callable[[str], None]) -> None:
+        """`callback(node)` whenever everything known of the node is stored."""
+        self._subscribers.append(callback)
+
+    # Reading
+
+    async def load(self, node: str) -> None:
+        """Reads the NodeHealth from the API server, once per leadership. Raises LoadFailed."""
+        lock = self._locks.setdefault(node, asyncio.Lock())
+        async with lock:
+            state = self._nodes.setdefault(node, _Node(node))
+            if state.loaded:
+                return
+            try:
+                await self._read(state)
+            except (*CONNECTION_ERRORS, ApiError) as error:
+                raise LoadFailed(f"NodeHealth {node} cannot be read: {error}") from error
+            state.take_over(state.stored)
+            state.loaded = True
+            self._count_verdict(None, state.stored.verdict)
+
+    def stored_cursor(self, node: str, outbox_id: str) -> int:
+        state = self._nodes.get(node)
+        cursors = state.stored.cursors if state is not None else ()
+        return next((cursor.seq for cursor in cursors if cursor.outbox_id == outbox_id), 0)
+
+    def stored(self, node: str) -> NodeHealthStatus | None:
+        """The status as it is on the API server; None while it has not been read."""
+        state = self._nodes.get(node)
+        return state.stored if state is not None and state.loaded else None
+
+    def inventory(self, node: str) -> Inventory | None:
+        state = self._nodes.get(node)
+        return state.inventory if state is not None else None
+
+    # Reports
+
+    def hello(self, node: str, *, boot_id: str, agent_version: str, simulated: bool) -> None:
+        state = self._nodes[node]
+        state.boot_id, state.agent_version, state.simulated = boot_id, agent_version, simulated
+        state.lost_since = None
+        # Written with the snapshot that follows: half a status is no news.
+
+    def events(self, node: str, outbox_id: str, events: list[Event]) -> None:
+        state = self._nodes[node]
+        state.ledger = fold_events(state.ledger, outbox_id, events)
+        self._queue.add(node)
+
+    def snapshot(
+        self, node: str, snapshot: Snapshot, *, boot_id: str, inventory: Inventory, monitors: tuple[Monitor, ...]
+    ) -> None:
+        state = self._nodes[node]
+        state.ledger = fold_snapshot(state.ledger, snapshot)
+        state.boot_id, state.inventory, state.monitors = boot_id or state.boot_id, inventory, monitors
+        state.reported = True
+        self._queue.add(node)
+
+    def monitors(self, node: str, monitors: tuple[Monitor, ...]) -> None:
+        state = self._nodes[node]
+        if state.monitors != monitors and state.reported:
+            state.monitors = monitors
+            self._queue.add(node)
+
+    def probe(self, node: str, result: ProbeResult) -> None:
+        """Adds a result, or replaces the one of the same probe and kind (its verdict came). The node is loaded."""
+        state = self._nodes[node]
+        key = (result.probe_id, result.kind)
+        if any((old.probe_id, old.kind) == key for old in state.probes):
+            state.probes = tuple(result if (old.probe_id, old.kind) == key else old for old in state.probes)
+        else:
+            state.probes = (result, *state.probes)[:MAX_PROBES]
+        self._queue.add(node)
+
+    def lost(self, silent: Mapping[str, datetime]) -> None:
+        """These nodes have been silent long enough to say so; all others have not."""
+        for name, since in silent.items():
+            state = self._nodes.setdefault(name, _Node(name))
+            if state.lost_since != since:
+                state.lost_since = since
+                self._queue.add(name)
+
+    def look_again(self, node: str) -> None:
+        """Something outside of the reports changed: the Node object."""
+        if node in self._nodes:
+            self._queue.add(node)
+
+    def flush(self, node: str) -> None:
+        """Somebody waits until everything is stored."""
+        state = self._nodes.get(node)
+        if state is not None:
+            state.flush = True
+            self._queue.add(node)
+
+    def forget(self, node: str) -> None:
+        """The Node is gone and no agent speaks for it; garbage collection removes the NodeHealth."""
+        state = self._nodes.pop(node, None)
+        self._locks.pop(node, None)
+        if state is not None and state.loaded:
+            self._count_verdict(state.stored.verdict, None)
+
+    # Writing
+
+    async def _reconcile(self, name: str) -> float | None:
+        state = self._nodes.get(name)
+        if state is None:
+            return None
+        try:
+            again = await self._bring_up_to_date(state)
+        except (*CONNECTION_ERRORS, LoadFailed) as error:
+            # One line an outage, not one a node and try: with the API server gone every node comes by here.
+            level = logging.DEBUG if self._outage else logging.WARNING
+            self._outage = True
+            logger.log(level, "NodeHealth not written, trying again node=%s error=%r", name, str(error))
+            return random.uniform(0.5, 1.0) * OUTAGE_RETRY_S  # noqa: S311 - jitter
+        self._outage = False
+        return again
+
+    async def _bring_up_to_date(self, state: _Node) -> float | None:
+        name = state.name
+        if not state.loaded:
+            await self.load(name)
+        for _ in range(CONFLICTS):
+            desired, again = self._desired(state)
+            if desired == state.stored:
+                state.flush = False
+                self._tell(name)
+                return again
+            urgent = state.flush or state.attempted is not None or desired.news() != state.stored.news()
+            wait = state.budget.spend(asyncio.get_running_loop().time(), urgent=urgent)
+            if wait > 0:
+                return wait
+            if state.metadata is None and not await self._create(state):
+                return NODE_GONE_S
+            if await self._write(state, desired):
+                self._tell(name)
+                return again
+        raise ApiError(409, "Conflict", f"NodeHealth {name} changes faster than it can be read")
+
+    def _desired(self, state: _Node) -> tuple[NodeHealthStatus, float | None]:
+        now = self._clock()
+        facts = self._facts(state.name)
+        seen = Observed(
+            reported=state.reported,
+            open=state.ledger.open,
+            closed=state.ledger.closed,
+            monitors=state.monitors,
+            probes=state.probes,
+            maintenance=facts is not None and facts.maintenance,
+            lost_since=state.lost_since,
+        )
+        assessment = assess(seen, now, self._rules)
+        verdict, message, again = assessment.verdict, assessment.message, assessment.look_again
+        if self._held_back(state, verdict, now):
+            verdict = state.stored.verdict or Verdict.UNKNOWN
+            message = self._breaker.sentence(self._fleet_size(), self._rules)
+            assert self._breaker.open_until is not None
+            again = self._breaker.open_until - now
+        changed = verdict != state.stored.verdict
+        desired = NodeHealthStatus(
+            verdict=verdict,
+            message=cut(message, MESSAGE_BYTES),
+            simulated=state.simulated,
+            boot_id=state.boot_id,
+            agent_version=state.agent_version,
+            last_transition_time=now.replace(microsecond=0) if changed else state.stored.last_transition_time,
+            gpu_count=len(state.inventory.gpus) if state.inventory is not None else None,
+            inventory=state.inventory,
+            monitors=state.monitors,
+            incidents=state.ledger.open,
+            closed_incidents=state.ledger.closed,
+            probes=state.probes,
+            cursors=state.ledger.cursors,
+        )
+        return desired, None if again is None else max(0.1, again.total_seconds())
+
+    def _held_back(self, state: _Node, verdict: Verdict, now: datetime) -> bool:
+        if verdict is not Verdict.FAULTY or state.stored.verdict is Verdict.FAULTY:
+            state.held = False
+            return False
+        if state.held and not self._breaker.is_open(now):
+            state.held = False  # it was held for as long as verdicts are held; now it is written
+            return False
+        if not state.held:
+            was_open = self._breaker.is_open(now)
+            size = self._fleet_size()
+            self._breaker = self._breaker.turning_bad(state.name, now, fleet_size=size, rules=self._rules)
+            if not self._breaker.is_open(now):
+                return False
+            state.held = True
+            self._metrics.verdicts_held.inc()
+            if not was_open:
+                sentence = self._breaker.sentence(size, self._rules)
+                logger.error("circuit breaker open message=%r", sentence)
+                self._on_breaker(sentence)
+        return True
+
+    def breaker_open(self) -> bool:
+        return self._breaker.is_open(self._clock())
+
+    async def _create(self, state: _Node) -> bool:
+        """An empty NodeHealth owned by its Node; False when there is no such Node (any more)."""
+        facts = self._facts(state.name)
+        if facts is None:
+            try:
+                facts = node_facts(await self._client.get(NODES, state.name))
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                logger.warning("no NodeHealth written, the Node does not exist node=%s", state.name)
+                return False
+        owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": facts.uid}
+        obj = {
+            "apiVersion": NODE_HEALTHS.api_version,
+            "kind": NODE_HEALTHS.kind,
+            "metadata": {
+                "name": state.name,
+                "labels": {"app.kubernetes.io/managed-by": "nvcre"},
+                "ownerReferences": [owner],
+            },
+        }
+        try:
+            created = await self._client.create(NODE_HEALTHS, obj)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            await self._read_again(state)
+        else:
+            state.metadata = created["metadata"]
+            state.stored = NodeHealthStatus()
+        return True
+
+    async def _write(self, state: _Node, desired: NodeHealthStatus) -> bool:
+        """One status write; False when it must be computed again from what is there."""
+        obj = {
+            "apiVersion": NODE_HEALTHS.api_version,
+            "kind": NODE_HEALTHS.kind,
+            "metadata": state.metadata,
+            "status": desired.to_json(),
+        }
+        state.attempted = desired
+        flush, state.flush = state.flush, False
+        try:
+            with self._metrics.node_health_write_seconds.time():
+                answer = await self._client.update_status(NODE_HEALTHS, obj)
+        except ApiError as error:
+            state.flush = flush or state.flush
+            if error.conflict or error.not_found:
+                self._metrics.node_health_writes.labels(result="conflict").inc()
+                await self._read_again(state)
+                return False
+            state.attempted = None
+            self._metrics.node_health_writes.labels(result="refused").inc()
+            raise
+        except CONNECTION_ERRORS:
+            state.flush = flush or state.flush
+            self._metrics.node_health_writes.labels(result="unanswered").inc()
+            raise
+        self._metrics.node_health_writes.labels(result="written").inc()
+        self._stored(state, desired, answer["metadata"])
+        return True
+
+    def _stored(self, state: _Node, status: NodeHealthStatus, metadata: JsonObject) -> None:
+        before = state.stored
+        state.attempted = None
+        state.metadata = metadata
+        state.stored = status
+        if before.verdict != status.verdict:
+            self._count_verdict(before.verdict, status.verdict)
+            level = logging.WARNING if status.verdict in {Verdict.FAULTY, Verdict.SUSPECT} else logging.INFO
+            logger.log(
+                level, "verdict node=%s from=%s to=%s message=%r",
+                state.name, before.verdict, status.verdict, status.message,
+            )  # fmt: skip
+
+    async def _read_again(self, state: _Node) -> None:
+        """After a conflict: whose write was it?"""
+        before, attempted = state.stored, state.attempted
+        await self._read(state)
+        state.attempted = None
+        if state.metadata is None:  # deleted: written anew from memory
+            return
+        if attempted is not None and state.stored == attempted:
+            state.stored = before
+            self._stored(state, attempted, state.metadata)
+        elif state.stored != before:
+            logger.warning("NodeHealth was written by another coordinator, taking it over node=%s", state.name)
+            state.take_over(state.stored)
+            self._count_verdict(before.verdict, state.stored.verdict)
+            self._on_rival(state.name)
+
+    async def _read(self, state: _Node) -> None:
+        try:
+            found = await self._client.get(NODE_HEALTHS, state.name)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            state.metadata, state.stored = None, NodeHealthStatus()
+            return
+        state.metadata = found["metadata"]
+        try:
+            state.stored = NodeHealthStatus.from_json(found.get("status"))
+        except msgspec.ValidationError as error:
+            # Agents resend what they still hold, and every stream begins with a snapshot.
+            text = "stored status is not usable, starting anew node=%s error=%r"
+            logger.warning(text, state.name, str(error))
+            state.stored = NodeHealthStatus()
+
+    def _tell(self, name: str) -> None:
+        """Told even if reports came during the write: what counts for an ack is the stored cursor."""
+        for callback in self._subscribers:
+            callback(name)
+
+    def _count_verdict(self, before: Verdict | None, now: Verdict | None) -> None:
+        if before is not None:
+            self._metrics.node_verdicts.labels(verdict=before).dec()
+        if now is not None:
+            self._metrics.node_verdicts.labels(verdict=now).inc()
