@@ -14,7 +14,7 @@ from pathlib import Path
 
 _IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80  # linux/inotify.h
 _POLL_S = 0.05  # without inotify
-_LONGEST_S = 1.0  # a second waiter may have read the notification meant for this one
+_LONGEST_S = 5.0  # a second waiter may have read the notification meant for this one
 
 
 class FileWatch:
