@@ -93,7 +93,7 @@ class LocalCluster:
         self._simulation: SimulationDirectory | None = None
 
     async def __aenter__(self) -> Self:
-        self._children = Children(self._logs)
+        self._children = Children(self.log_directory)
         try:
             await self.supervise(self._up())
         except BaseException:
@@ -107,7 +107,7 @@ class LocalCluster:
         await self._down()
 
     @property
-    def _logs(self) -> Path:
+    def log_directory(self) -> Path:
         logs = self.directory / "logs"
         logs.mkdir(exist_ok=True)
         return logs
@@ -296,7 +296,7 @@ class LocalCluster:
         if hasattr(self, "client"):
             await self.client.close()
         if self._plan.keep:
-            self._say(f"kept: {self.directory} (logs in {self._logs})")
+            self._say(f"kept: {self.directory} (logs in {self.log_directory})")
         else:
             _remove(self.directory)
 

@@ -1,0 +1,157 @@
+"""The command `nvcre`. Options and help here; everything heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nvcre_cli.problems import EXIT_INTERRUPTED, EXIT_USAGE, Problem, UsageProblem
+
+app = typer.Typer(
+    help="Find the bad GPU node: run a workload, watch the GPUs, name the node, the GPU and the evidence.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+local_app = typer.Typer(help="A whole cluster on this machine, simulated or with its real GPUs.", no_args_is_help=True)
+app.add_typer(local_app, name="local")
+
+
+class Output(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+class ControlPlane(StrEnum):
+    EMBEDDED = "embedded"
+    REAL = "real"
+
+
+ScenarioOption = Annotated[
+    str | None,
+    typer.Option(help="Simulate: a scenario file, or a name such as healthy or xid79-mid-run (examples/scenarios)."),
+]
+NodesOption = Annotated[int | None, typer.Option(help="Number of simulated nodes, instead of the scenario's.")]
+KeepOption = Annotated[bool, typer.Option("--keep", help="Keep the cluster's directory with all logs; print its path.")]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="Text for people, or one JSON document on stdout.")
+]
+ControlPlaneOption = Annotated[ControlPlane, typer.Option(help="The API server behind it.")]
+ListenOption = Annotated[str, typer.Option(help="HOST:PORT of the API server; port 0 takes any.")]
+
+
+def refuse_real(control_plane: ControlPlane) -> None:
+    if control_plane is ControlPlane.REAL:
+        raise UsageProblem("--control-plane real is not built yet; leave it out, or say embedded")
+
+
+@local_app.command("run")
+def local_run(  # noqa: PLR0917  (each is an option)
+    manifest: Annotated[
+        Path, typer.Argument(help="YAML with at least one Job, for example examples/nccl-all-reduce.yaml.")
+    ],
+    scenario: ScenarioOption = None,
+    nodes: NodesOption = None,
+    timeout: Annotated[str, typer.Option(help="Give up after this time: 30s, 5m, 1h.")] = "1h",
+    keep: KeepOption = False,
+    output: OutputOption = Output.TEXT,
+    control_plane: ControlPlaneOption = ControlPlane.EMBEDDED,
+    listen: ListenOption = "127.0.0.1:0",
+) -> None:
+    """Run a manifest on a cluster of its own and report which node failed, and why.
+
+    Exit code 0: passed. 1: failed, or not finished in time. 2: it could not be tried (bad manifest, no GPU).
+    """
+    from rich.console import Console  # noqa: PLC0415
+
+    from nvcre_cli.durations import parse_duration  # noqa: PLC0415
+    from nvcre_cli.manifest import read_manifest  # noqa: PLC0415
+
+    refuse_real(control_plane)
+    timeout_s = parse_duration(timeout)
+    documents = read_manifest(manifest)
+    from nvcre_cli.local import run_manifest, show_reports  # noqa: PLC0415
+    from nvcre_cli.local_cluster import plan_cluster  # noqa: PLC0415
+
+    plan = plan_cluster(
+        scenario=scenario,
+        nodes=nodes,
+        namespaces=documents.namespaces,
+        listen=listen,
+        keep=keep,
+        needs_workload=True,
+    )
+    console = Console(stderr=True)
+    reports = asyncio.run(run_manifest(plan, documents, timeout_s=timeout_s, console=console))
+    name = plan.scenario.name if plan.scenario is not None else None
+    raise typer.Exit(show_reports(reports, output=output, scenario=name))
+
+
+@local_app.command("up")
+def local_up(
+    scenario: ScenarioOption = None,
+    nodes: NodesOption = None,
+    keep: KeepOption = False,
+    control_plane: ControlPlaneOption = ControlPlane.EMBEDDED,
+    listen: ListenOption = "127.0.0.1:0",
+) -> None:
+    """Keep a cluster running until Ctrl-C, for kubectl and other clients."""
+    refuse_real(control_plane)
+    from rich.console import Console  # noqa: PLC0415
+
+    from nvcre_cli.local import keep_up  # noqa: PLC0415
+    from nvcre_cli.local_cluster import plan_cluster  # noqa: PLC0415
+
+    plan = plan_cluster(
+        scenario=scenario, nodes=nodes, namespaces=("default",), listen=listen, keep=keep, needs_workload=False
+    )
+    asyncio.run(keep_up(plan, console=Console(stderr=True)))
+
+
+@app.command("report")
+def report(
+    job: Annotated[str, typer.Argument(help="Name of the Job.")],
+    kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG, else ~/.kube/config.")] = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the Job.")] = "default",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Report on a Job of any cluster. Exit code 0 only when it passed."""
+    from nvcre_cli.local import show_reports  # noqa: PLC0415
+    from nvcre_cli.remote import report_on  # noqa: PLC0415
+
+    raise typer.Exit(show_reports([asyncio.run(report_on(kubeconfig, namespace, job))], output=output, scenario=None))
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import version as installed  # noqa: PLC0415
+
+    typer.echo(f"nvcre {installed('nvcre')}")
+
+
+def main() -> None:
+    """Entry point: a Problem becomes its message and its exit code."""
+    try:
+        app()
+    except Problem as problem:
+        sys.stderr.write(f"nvcre: {problem}\n")
+        sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").startswith("nvcre_"):
+            raise
+        sys.stderr.write(
+            f"nvcre: {missing.name} is not installed; install nvcre[local] (or nvcre[cli] for reports only)\n"
+        )
+        sys.exit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""`nvcre local run` and `nvcre local up`: a cluster for one manifest, or for as long as a person wants it.
+
+Everything but the result goes to stderr. Ctrl-C at any moment takes the cluster down and leaves nothing behind; a
+second one does not wait for anybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nvcre_local.cluster import ClusterBroken, ClusterPlan, LocalCluster
+from nvcre_local.cluster_objects import NotInstalled
+from nvcre_local.processes import ChildDied, NotReady
+from rich.console import Console
+
+from nvcre_cli.follow import apply, follow
+from nvcre_cli.manifest import Manifest
+from nvcre_cli.problems import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, Interrupted, Problem
+from nvcre_cli.progress import progress_for
+from nvcre_cli.render.documents import as_document, overall
+from nvcre_cli.render.text import print_report
+from nvcre_cli.report import JobReport
+
+T = TypeVar("T")
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+async def run_manifest(plan: ClusterPlan, manifest: Manifest, *, timeout_s: float, console: Console) -> list[JobReport]:
+    """The whole life: cluster up, manifest applied, Jobs followed, cluster down."""
+
+    async def work(cluster: LocalCluster) -> list[JobReport]:
+        with progress_for(console) as progress:
+            await apply(cluster.client, manifest)
+            for job in manifest.jobs:
+                progress.step(f"{job.title} applied")
+            return await follow(cluster.client, manifest.jobs, progress, timeout_s=timeout_s)
+
+    return await _in_cluster(plan, console, work)
+
+
+async def keep_up(plan: ClusterPlan, *, console: Console) -> None:
+    """Until somebody ends it."""
+
+    async def work(cluster: LocalCluster) -> None:
+        if shutil.which("kubectl") is None:
+            console.print("kubectl is not on the PATH; the kubeconfig below serves any client", highlight=False)
+        console.print("the cluster is up; Ctrl-C ends it. In another terminal:", highlight=False)
+        line = f"kubectl --kubeconfig {cluster.kubeconfig} get jobs.nvcre.nvidia.com,nodehealths"
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        await asyncio.Event().wait()
+
+    await _in_cluster(plan, console, work)
+
+
+async def _in_cluster(plan: ClusterPlan, console: Console, work: Callable[[LocalCluster], Awaitable[T]]) -> T:
+    def say(text: str) -> None:
+        console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+    task = asyncio.current_task()
+    assert task is not None
+    cluster = LocalCluster(plan, say)
+    interrupted = False
+
+    def on_signal() -> None:
+        nonlocal interrupted
+        if interrupted:
+            cluster.abandon()
+            os._exit(EXIT_INTERRUPTED)
+        interrupted = True
+        say("ending: taking the cluster down (again to do it at once)")
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in ENDING_SIGNALS:
+        loop.add_signal_handler(number, on_signal)
+    _log_to(cluster)
+    try:
+        async with cluster:
+
+            async def working() -> T:
+                return await work(cluster)
+
+            return await cluster.supervise(working())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise Interrupted("interrupted") from None
+        raise
+    except (ChildDied, NotReady, ClusterBroken, NotInstalled) as broken:
+        raise Problem(str(broken)) from broken
+
+
+def _log_to(cluster: LocalCluster) -> None:
+    """Our own log lies with the others, so that the terminal shows only what a person wants to know."""
+    handler = logging.FileHandler(cluster.log_directory / "supervisor.log")
+    handler.setFormatter(logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def show_reports(reports: list[JobReport], *, output: str, scenario: str | None) -> int:
+    """Prints on stdout; gives the exit code."""
+    if output == "json":
+        sys.stdout.write(as_document(reports, scenario=scenario) + "\n")
+        sys.stdout.flush()
+    else:
+        console = Console()
+        for report in reports:
+            print_report(console, report)
+    return EXIT_PASSED if overall(reports) == "PASSED" else EXIT_FAILED

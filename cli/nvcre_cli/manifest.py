@@ -1,0 +1,136 @@
+"""Reads a manifest: one or several YAML documents, at least one of them a Job. Applies nothing.
+
+Every complaint names the file and the line or the document; whether the objects obey the API's rules is for the API
+server to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nvcre_kube.resources as known
+import yaml
+from nvcre_kube.resources import JOBS, JsonObject, Resource
+
+from nvcre_cli.problems import UsageProblem
+
+MAX_BYTES = 4 << 20
+MAX_VALUES = 200_000
+
+RESOURCES = {(r.api_version, r.kind): r for r in vars(known).values() if isinstance(r, Resource)}
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """JSON's types only: a date in a manifest is text, as it is for kubectl."""
+
+
+_PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    resource: Resource
+    content: JsonObject
+
+    @property
+    def name(self) -> str:
+        return str(self.content["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str | None:
+        if not self.resource.namespaced:
+            return None
+        return str(self.content["metadata"].get("namespace") or "default")
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{self.resource.kind} {self.name}"
+            if self.namespace is None
+            else f"{self.resource.kind} {self.namespace}/{self.name}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    documents: tuple[Document, ...]
+
+    @property
+    def jobs(self) -> list[Document]:
+        return [document for document in self.documents if document.resource == JOBS]
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(d.namespace for d in self.documents if d.namespace is not None))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises UsageProblem."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageProblem(f"{path}: {error.strerror}") from None
+    if len(raw) > MAX_BYTES:
+        raise UsageProblem(f"{path}: larger than {MAX_BYTES >> 20} MiB; a manifest is a few kilobytes")
+    return parse_manifest(raw, where=str(path))
+
+
+def parse_manifest(raw: bytes | str, *, where: str) -> Manifest:
+    try:
+        contents = [c for c in yaml.load_all(raw, Loader=_PlainLoader) if c is not None]
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageProblem(f"{where}{_at(error)}: not YAML: {getattr(error, 'problem', None) or error}") from None
+    documents = tuple(_document(content, f"{where}: document {n}") for n, content in enumerate(contents, start=1))
+    manifest = Manifest(documents)
+    if not manifest.jobs:
+        raise UsageProblem(f"{where}: no Job of {JOBS.api_version} in it; see examples/nccl-all-reduce.yaml")
+    return manifest
+
+
+def _at(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    return f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+
+
+def _document(content: Any, where: str) -> Document:
+    if not isinstance(content, dict):
+        raise UsageProblem(f"{where} is not an object (a mapping with apiVersion, kind and metadata)")
+    for key in ("apiVersion", "kind"):
+        if not isinstance(content.get(key), str):
+            raise UsageProblem(f"{where}: {key} is missing")
+    resource = RESOURCES.get((content["apiVersion"], content["kind"]))
+    if resource is None:
+        raise UsageProblem(
+            f"{where}: {content['kind']} of {content['apiVersion']} cannot be applied by this command; "
+            f"kinds it knows: {', '.join(sorted({kind for _, kind in RESOURCES}))}"
+        )
+    metadata = content.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        raise UsageProblem(f"{where}: metadata.name is missing")
+    if not isinstance(metadata.get("namespace", ""), str):
+        raise UsageProblem(f"{where}: metadata.namespace is not text")
+    _bounded(content, where)
+    return Document(resource, content)
+
+
+def _bounded(content: Any, where: str) -> None:
+    """Aliases make a small file huge once it is written out: refuse before that."""
+    waiting, seen = [content], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen > MAX_VALUES:
+            raise UsageProblem(f"{where}: more than {MAX_VALUES} values, counting what aliases repeat")
+        if isinstance(value, dict):
+            for key in value:
+                if not isinstance(key, str):
+                    raise UsageProblem(f"{where}: the key {key!r} is not text; quote it")
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)

@@ -1,0 +1,1 @@
+"""Reports as text for a terminal and as JSON for a program."""

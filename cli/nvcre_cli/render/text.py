@@ -1,0 +1,169 @@
+"""A report as rich tables: result first, then the nodes to blame and why, then figures. Prints; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nvcre_kube.resources import JsonObject
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from nvcre_cli.outcome import Result
+from nvcre_cli.report import JobReport
+
+COLOURS = {Result.PASSED: "green", Result.FAILED: "red", Result.RUNNING: "yellow"}
+VERDICT_COLOURS = {"Healthy": "green", "Suspect": "yellow", "Blind": "yellow", "Maintenance": "cyan", "Faulty": "red"}
+_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def show_size(size: int) -> str:
+    """`8388608` -> `8 MiB`."""
+    for unit, name in _UNITS:
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size} B"
+
+
+def show_component(component: JsonObject | None) -> str:
+    """`GPU 5  GPU-1234…  0000:ab:00`; empty where the node as a whole, or its program, is meant."""
+    if not component:
+        return ""
+    head = str(component.get("kind", ""))
+    if component.get("index") is not None:
+        head += f" {component['index']}"
+    return "\n".join(part for part in (head, component.get("uuid", ""), component.get("pciBusId", "")) if part)
+
+
+def show_evidence(evidence: Iterable[JsonObject]) -> str:
+    lines = []
+    for item in evidence:
+        code = f" {item['code']}" if item.get("code") is not None else ""
+        lines.append(f"{str(item.get('time', ''))[11:19]} {item.get('source', '')}{code}: {item.get('message', '')}")
+    return "\n".join(lines)
+
+
+def print_report(console: Console, report: JobReport) -> None:
+    console.print(_verdict(report))
+    parts = [
+        _failed_nodes(report),
+        _probes(report),
+        _bandwidth(report),
+        _incidents(report),
+        _nodes(report),
+        _conditions(report),
+    ]
+    for part in parts:
+        if part is not None:
+            console.print(part)
+
+
+def _verdict(report: JobReport) -> Panel:
+    lines = [
+        Text.assemble((str(report.result), f"bold {COLOURS[report.result]}"), f"  {report.namespace}/{report.name}")
+    ]
+    if report.headline:
+        lines.append(Text(report.headline))
+    if report.note and report.note != report.headline:
+        lines.append(Text(report.note, style="yellow"))
+    if report.attribution and report.result is Result.FAILED:
+        lines.append(Text(report.attribution))
+    if report.simulated:
+        lines.append(Text("simulated: the GPUs, the fabric and the faults come from a scenario", style="magenta"))
+    return Panel(Group(*lines), border_style=COLOURS[report.result])
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="", expand=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _failed_nodes(report: JobReport) -> Table | None:
+    if not report.failed_nodes:
+        return None
+    table = _table("Failed nodes", "node", "reason", "component", "why", "evidence")
+    for node in report.failed_nodes:
+        cells = (
+            node["name"],
+            node["reason"],
+            show_component(node.get("component")),
+            node.get("message", ""),
+            show_evidence(node.get("evidence") or ()),
+        )
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    return table
+
+
+def _bandwidth(report: JobReport) -> Table | None:
+    if not report.bandwidth:
+        return None
+    limits = ", ".join(f"{key}: {rule}" for key, rule in sorted(report.thresholds.items()))
+    title = f"Bandwidth {report.test_type}".rstrip() + (f"  (required: {escape(limits)})" if limits else "")
+    table = _table(title, "size", "algbw GB/s", "busbw GB/s", "samples")
+    for row in sorted(report.bandwidth, key=lambda row: int(row.get("sizeBytes", 0))):
+        size = show_size(int(row.get("sizeBytes", 0)))
+        table.add_row(size, str(row.get("algBW", "")), str(row.get("busBW", "")), str(row.get("samples", "")))
+    for column in table.columns:
+        column.justify = "right"
+    return table
+
+
+def _probes(report: JobReport) -> Table | None:
+    if not report.probes:
+        return None
+    table = _table("Probes after the run", "node", "probe", "busbw GB/s", "verdict", "comparison")
+    for probe in report.probes:
+        verdict = str(probe.get("verdict") or probe.get("state", ""))
+        style = {"Pass": "green", "Slow": "red"}.get(verdict, "yellow")
+        figure = str(probe.get("busBandwidthGBps") or "-")
+        why = str(probe.get("comparison") or probe.get("message") or "")
+        kind = str(probe.get("kind", ""))
+        table.add_row(probe["node"], kind, figure, Text(verdict, style=style), escape(why))
+    return table
+
+
+def _incidents(report: JobReport) -> Table | None:
+    if not report.incidents:
+        return None
+    table = _table("What the agents saw", "time", "node", "where", "what", "class", "count", "seen by")
+    for incident in report.incidents:
+        component = incident.get("component") or {}
+        where = f"{component.get('kind', '')} {component.get('index', '')}".strip()
+        code = f" {incident['code']}" if incident.get("code") else ""
+        what = f"{incident.get('kind', '')}{code} {incident.get('message', '')}".strip()
+        cells = (
+            str(incident.get("firstSeen", ""))[11:19],
+            incident["node"],
+            where,
+            what,
+            incident.get("faultClass", ""),
+            incident.get("count", 1),
+            ", ".join(incident.get("sources") or ()),
+        )
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    return table
+
+
+def _nodes(report: JobReport) -> Table | None:
+    if not report.nodes:
+        return None
+    table = _table("Nodes", "node", "verdict", "GPUs", "driver", "message")
+    for node in report.nodes:
+        verdict = Text(str(node["verdict"]), style=VERDICT_COLOURS.get(node["verdict"], "yellow"))
+        gpus = f"{node['gpus']} x {node['product']}" if node["product"] else str(node["gpus"])
+        table.add_row(node["name"], verdict, gpus, node["driver"], escape(str(node["message"])))
+    return table
+
+
+def _conditions(report: JobReport) -> Table | None:
+    if not report.conditions:
+        return None
+    table = _table("Conditions", "condition", "status", "reason", "message")
+    for entry in report.conditions:
+        cells = (entry.get("type", ""), entry.get("status", ""), entry.get("reason", ""), entry.get("message", ""))
+        table.add_row(*(escape(str(cell)) for cell in cells))
+    return table

@@ -1,0 +1,183 @@
+"""What a Job's run showed, in one value: result, nodes to blame, figures, probes. Text and JSON are rendered from it.
+
+Builds the value from API objects (raw JSON); fetches and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from nvcre_kube.resources import JsonObject
+
+from nvcre_cli.outcome import Result, condition, failure, result, thresholds
+
+WINDOW_BEFORE = timedelta(minutes=5)  # as attribution counts a fault towards a run (DESIGN 6.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The objects of one Job, as read from the API server."""
+
+    job: JsonObject
+    measurements: Sequence[JsonObject] = ()
+    pods: Sequence[JsonObject] = ()
+    node_healths: Sequence[JsonObject] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """`note` says why we stopped waiting when that was not the Job's own end."""
+
+    namespace: str
+    name: str
+    uid: str
+    result: Result
+    headline: str
+    note: str
+    simulated: bool
+    conditions: list[JsonObject]
+    failed_nodes: list[JsonObject]
+    attribution: str
+    test_type: str
+    bandwidth: list[JsonObject]
+    thresholds: dict[str, str]
+    probes: list[JsonObject]
+    nodes: list[JsonObject]
+    incidents: list[JsonObject]
+    failure_log: JsonObject | None
+
+    def as_json(self) -> JsonObject:
+        return {
+            "namespace": self.namespace,
+            "name": self.name,
+            "uid": self.uid,
+            "result": str(self.result),
+            "headline": self.headline,
+            "note": self.note,
+            "simulated": self.simulated,
+            "conditions": self.conditions,
+            "failedNodes": self.failed_nodes,
+            "attribution": self.attribution,
+            "testType": self.test_type,
+            "bandwidth": self.bandwidth,
+            "thresholds": self.thresholds,
+            "probes": self.probes,
+            "nodes": self.nodes,
+            "incidents": self.incidents,
+            "failureLog": self.failure_log,
+        }
+
+
+def build(gathered: Gathered, *, note: str = "", gave_up: bool = False) -> JobReport:
+    """`gave_up`: we stopped waiting (timeout, or a workload that hangs on), which is never a pass."""
+    job = gathered.job
+    metadata, status = job["metadata"], job.get("status") or {}
+    outcome = result(job)
+    if gave_up and outcome is Result.RUNNING:
+        outcome = Result.FAILED
+    healths = _healths_of_job(gathered)
+    bandwidth = [m for m in gathered.measurements if m.get("kind") == "BandwidthMeasurement"]
+    return JobReport(
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        result=outcome,
+        headline=_headline(job, outcome, note),
+        note=note,
+        simulated=any((h.get("status") or {}).get("simulated") is True for h in healths),
+        conditions=list(status.get("conditions") or []),
+        failed_nodes=list(status.get("failedNodes") or []),
+        attribution=condition(job, "Attributed").get("message", ""),
+        test_type=next((str((m.get("spec") or {}).get("testType") or "") for m in bandwidth), ""),
+        bandwidth=[row for m in bandwidth for row in (m.get("status") or {}).get("results") or ()],
+        thresholds=thresholds(job),
+        probes=_probes(job, healths),
+        nodes=[_node(health) for health in healths],
+        incidents=_incidents(job, healths),
+        failure_log=status.get("failureLog"),
+    )
+
+
+def _headline(job: JsonObject, outcome: Result, note: str) -> str:
+    against = failure(job)
+    if against is not None:
+        return f"{against['reason']}: {against.get('message', '')}".rstrip(": ")
+    if outcome is Result.FAILED:
+        return note
+    last = condition(job, "Succeeded") if outcome is Result.PASSED else condition(job, "InProgress")
+    return str(last.get("message", ""))
+
+
+def _healths_of_job(gathered: Gathered) -> list[JsonObject]:
+    """Nodes that ran a Pod of it, were probed for it or are blamed; all of them while none of that is known."""
+    job = gathered.job
+    names = {(pod.get("spec") or {}).get("nodeName") for pod in gathered.pods}
+    names |= {node["name"] for node in (job.get("status") or {}).get("failedNodes") or ()}
+    names |= {h["metadata"]["name"] for h in gathered.node_healths if _own_probes(job, h)}
+    names.discard(None)
+    return sorted(
+        (h for h in gathered.node_healths if not names or h["metadata"]["name"] in names),
+        key=lambda h: natural(h["metadata"]["name"]),
+    )
+
+
+def natural(name: str) -> list[Any]:
+    """node-10 comes after node-9."""
+    parts: list[Any] = []
+    number = ""
+    for char in f"{name} ":
+        if char.isdecimal():
+            number += char
+            continue
+        if number:
+            parts.append((1, int(number), ""))
+            number = ""
+        parts.append((0, 0, char))
+    return parts
+
+
+def _own_probes(job: JsonObject, health: JsonObject) -> list[JsonObject]:
+    uid = job["metadata"].get("uid")
+    return [p for p in (health.get("status") or {}).get("probes") or () if uid and p.get("jobUID") == uid]
+
+
+def _probes(job: JsonObject, healths: Iterable[JsonObject]) -> list[JsonObject]:
+    return [{"node": h["metadata"]["name"], **probe} for h in healths for probe in reversed(_own_probes(job, h))]
+
+
+def _node(health: JsonObject) -> JsonObject:
+    status = health.get("status") or {}
+    inventory = status.get("inventory") or {}
+    gpus = inventory.get("gpus") or []
+    return {
+        "name": health["metadata"]["name"],
+        "verdict": status.get("verdict", "Unknown"),
+        "message": status.get("message", ""),
+        "gpus": len(gpus),
+        "product": gpus[0].get("product", "") if gpus else "",
+        "driver": inventory.get("driverVersion", ""),
+        "simulated": status.get("simulated") is True,
+    }
+
+
+def _incidents(job: JsonObject, healths: Iterable[JsonObject]) -> list[JsonObject]:
+    """What the agents saw on these nodes around the run, blamed or not, by time."""
+    created = _time(job["metadata"].get("creationTimestamp"))
+    found = []
+    for health in healths:
+        status = health.get("status") or {}
+        for incident in [*(status.get("incidents") or ()), *(status.get("closedIncidents") or ())]:
+            last = _time(incident.get("lastSeen"))
+            if created is None or last is None or last >= created - WINDOW_BEFORE:
+                found.append({"node": health["metadata"]["name"], **incident})
+    return sorted(found, key=lambda incident: str(incident.get("firstSeen", "")))
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
