@@ -1,0 +1,3 @@
+"""The node agent of nvcre: watches the GPUs of one node and tells the coordinator."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Xid codes: what they mean (catalogue files) and how a code with its text is judged. Pure."""

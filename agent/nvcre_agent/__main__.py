@@ -1,0 +1,46 @@
+"""The command nvcre-agent: flags, logging, signals, exit code."""
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+
+from nvcre_agent.config import Config, parse
+
+
+def main() -> None:
+    config = parse(sys.argv[1:])
+    _log_to_stderr(config.log_level)
+    try:
+        asyncio.run(_run(config))
+    except OSError as error:
+        logging.getLogger("nvcre_agent").critical("cannot start error=%r", str(error))
+        sys.exit(1)
+
+
+async def _run(config: Config) -> None:
+    # The agent imports gRPC and protobuf; a usage error should not have to wait for that.
+    from nvcre_agent.agent import Agent, TaskEndedError  # noqa: PLC0415
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        await Agent(config).run(stop)
+    except TaskEndedError:
+        sys.exit(1)
+    logging.getLogger("nvcre_agent").info("stopped")
+
+
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter("time=%(asctime)s.%(msecs)03dZ level=%(levelname)s logger=%(name)s %(message)s")
+    formatter.converter = time.gmtime
+    formatter.datefmt = "%Y-%m-%dT%H:%M:%S"
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""The agent put together: sources, outbox, stream, probes and metrics, and the tasks that keep them going.
+
+A background task that ends or dies takes the process with it, visibly: kubelet restarts an agent that is gone, nobody
+restarts one that only looks alive.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from nvcre_protos import nvcre_agent_v1_pb2 as pb
+
+from nvcre_agent import __version__, wire
+from nvcre_agent.config import Config
+from nvcre_agent.exposition import Exposition
+from nvcre_agent.link import PROTOCOL, Link, LinkSettings
+from nvcre_agent.metrics import Metrics
+from nvcre_agent.nvml.monitor import NvmlMonitor
+from nvcre_agent.outbox import open_outbox
+from nvcre_agent.probes.runner import has_infiniband
+from nvcre_agent.probing import Probing
+from nvcre_agent.watch import Watch
+
+log = logging.getLogger(__name__)
+
+STOP_DEADLINE_S = 6.0
+
+
+class Agent:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._boot_id = _boot_id(config.boot_id_file)
+        self._simulation = _simulation(config.simulate)
+        self._metrics = Metrics(config.node_name, __version__)
+        self._metrics.refresh = self._refresh_metrics
+        self._outbox = open_outbox(config.outbox)
+        self._nvml = NvmlMonitor(simulate=config.simulate)
+        self._watch = Watch(
+            boot_id=self._boot_id,
+            kernel_log=config.kernel_log,
+            nvml=self._nvml,
+            outbox=self._outbox,
+            metrics=self._metrics,
+            simulated=config.simulate is not None,
+        )
+        self._link: Link | None = None
+        if config.coordinator and config.ca_file and config.token_file:
+            settings = LinkSettings(
+                address=config.coordinator,
+                ca_file=config.ca_file,
+                token_file=config.token_file,
+                server_name=config.server_name,
+                heartbeat_interval_s=config.heartbeat_interval_s,
+            )
+            self._link = Link(settings, self._outbox, self)
+            self._watch.on_state = self._link.notify_state
+        self._probing = Probing(
+            nvml=self._nvml,
+            nccl_tests_dir=config.nccl_tests_dir,
+            simulated=config.simulate is not None,
+            node_name=config.node_name,
+            infiniband=lambda: self._infiniband,
+            metrics=self._metrics,
+            publish=self._publish_probe,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set. Raises when a background task ends before."""
+        exposition = Exposition(self._metrics.scrape, self._health)
+        address = await exposition.start(*self._config.listen)
+        log.info("serving address=%s node=%s version=%s", address, self._config.node_name, __version__)
+        self._outbox.start()
+        await self._nvml.start()
+        self._tasks = [
+            asyncio.create_task(self._watch.run_kernel_log(), name="kernel-log"),
+            asyncio.create_task(self._watch.run_nvml(), name="nvml"),
+            asyncio.create_task(self._watch.run_clock(), name="clock"),
+        ]
+        if self._link is not None:
+            self._tasks.append(asyncio.create_task(self._link.run(), name="link"))
+        else:
+            log.warning("no coordinator given; serving metrics only")
+        if self._config.ready_file is not None:
+            _write_atomically(self._config.ready_file, json.dumps({"metrics": address}))
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            done, _ = await asyncio.wait([*self._tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                error = task.exception() if not task.cancelled() else None
+                log.critical("task ended name=%s error=%r; the agent ends with it", task.get_name(), error)
+                raise TaskEndedError(task.get_name()) from error
+        finally:
+            stopping.cancel()
+            await self._stop(exposition)
+
+    async def _stop(self, exposition: Exposition) -> None:
+        try:
+            async with asyncio.timeout(STOP_DEADLINE_S):
+                await self._probing.stop()
+                await self._nvml.stop()
+        except TimeoutError:
+            log.warning("probes or NVML did not end within %.0f s; leaving them behind", STOP_DEADLINE_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._watch.close()
+        await exposition.stop()
+        await self._outbox.close(2.0)
+
+    # --- what the link asks
+
+    def hello(self) -> pb.Hello:
+        return pb.Hello(
+            min_protocol=PROTOCOL,
+            max_protocol=PROTOCOL,
+            agent_version=__version__,
+            outbox_id=self._outbox.outbox_id,
+            boot_id=self._boot_id,
+            simulated=self._config.simulate is not None,
+            sent_at=wire.timestamp(time.time()),
+        )
+
+    def snapshot(self) -> pb.Snapshot:
+        return pb.Snapshot(
+            outbox_id=self._outbox.outbox_id,
+            seq=self._outbox.last_seq,
+            boot_id=self._boot_id,
+            inventory=wire.inventory(self._watch.inventory, nccl_tests=self._nccl_tests(), infiniband=self._infiniband),
+            open_incidents=wire.incidents(self._watch.folding.open_incidents),
+            monitors=self._watch.monitors(),
+            time=wire.timestamp(time.time()),
+        )
+
+    async def heartbeat(self, deadline_s: float) -> pb.Heartbeat:
+        return self._heartbeat(await self._watch.observe(deadline_s))
+
+    async def settle(self, deadline_s: float) -> pb.Heartbeat:
+        return self._heartbeat(await self._watch.settle(deadline_s))
+
+    def probe_ordered(self, order: pb.ProbeOrder) -> None:
+        self._probing.order(order)
+
+    def probe_cancelled(self, cancel: pb.ProbeCancel) -> None:
+        self._probing.cancel(cancel)
+
+    def probe_updates(self) -> list[pb.ProbeUpdate]:
+        return self._probing.updates()
+
+    def _heartbeat(self, observed_through_s: float) -> pb.Heartbeat:
+        heartbeat = pb.Heartbeat(
+            sent_at=wire.timestamp(time.time()),
+            monotonic_ns=time.monotonic_ns(),
+            last_seq=self._outbox.last_seq,
+            monitors=self._watch.monitors(),
+            foreign_processes=self._nvml.foreign_processes(self._probing.own_pids),
+        )
+        if observed_through_s:
+            heartbeat.observed_through.CopyFrom(wire.timestamp(observed_through_s))
+        return heartbeat
+
+    def _publish_probe(self, update: pb.ProbeUpdate) -> None:
+        if self._link is not None:
+            self._link.send_probe_update(update)
+
+    # --- facts about the node
+
+    def _nccl_tests(self) -> str:
+        return str(self._probing.tool() or "")
+
+    @property
+    def _infiniband(self) -> bool:
+        if self._simulation is not None:
+            return bool(self._simulation.get("infiniband", False))
+        return has_infiniband()
+
+    def _health(self) -> tuple[bool, Mapping[str, object]]:
+        dead = [task.get_name() for task in self._tasks if task.done()]
+        monitors = {
+            monitor.name: {
+                "state": pb.MonitorState.Name(monitor.state).removeprefix("MONITOR_STATE_").capitalize(),
+                "reason": monitor.reason,
+                "message": monitor.message,
+            }
+            for monitor in self._watch.monitors()
+        }
+        facts = {
+            "node": self._config.node_name,
+            "version": __version__,
+            "simulated": self._config.simulate is not None,
+            "connected": self._link is not None and self._link.connected,
+            "monitors": monitors,
+            "openIncidents": len(self._watch.folding.open_incidents),
+            "outboxEvents": self._outbox.depth,
+            "deadTasks": dead,
+        }
+        return not dead, facts
+
+    def _refresh_metrics(self) -> None:
+        metrics, kernel = self._metrics, self._watch.kernel_counts
+        metrics.set(metrics.outbox_depth, self._outbox.depth)
+        metrics.set(metrics.events_dropped, self._outbox.dropped + self._watch.folding.evicted)
+        metrics.set(metrics.slow_commits, self._outbox.slow_commits)
+        metrics.set(metrics.open_incidents, len(self._watch.folding.open_incidents))
+        metrics.set(metrics.kmsg_overruns, kernel["overruns"])
+        metrics.set(metrics.kmsg_gaps, kernel["gaps"])
+        metrics.set(metrics.kmsg_skipped, kernel["skipped"])
+        metrics.set(metrics.kmsg_records, kernel["records"])
+        metrics.set(metrics.connected, int(self._link is not None and self._link.connected))
+        metrics.set(metrics.connects, self._link.connects if self._link else 0)
+
+
+class TaskEndedError(RuntimeError):
+    """A background task ended; the name says which."""
+
+
+def _boot_id(path: Path) -> str:
+    try:
+        return path.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"nvcre-agent: cannot read the boot id from {path}: {error}; see --boot-id-file") from error
+
+
+def _simulation(path: Path | None) -> Mapping[str, object] | None:
+    """The node description; what the simulated driver makes of it is the driver's business."""
+    if path is None:
+        return None
+    try:
+        loaded = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"nvcre-agent: --simulate {path}: {error}") from error
+    if not isinstance(loaded, dict):
+        raise SystemExit(f"nvcre-agent: --simulate {path}: must be a JSON object")
+    return loaded
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, "utf-8")
+    beside.replace(path)

@@ -1,0 +1,103 @@
+"""The flags of nvcre-agent, each also from the environment as NVCRE_ and the flag's name in capitals."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    node_name: str
+    coordinator: str | None
+    ca_file: Path | None
+    server_name: str
+    token_file: Path | None
+    outbox: Path
+    kernel_log: Path
+    boot_id_file: Path
+    listen: tuple[str, int]
+    nccl_tests_dir: Path | None
+    simulate: Path | None
+    heartbeat_interval_s: float
+    ready_file: Path | None
+    log_level: str
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Config:
+    """Read the flags. Usage errors end the process with code 2 and a sentence on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="nvcre-agent",
+        description="Watches the GPUs of this node (NVML and kernel log) and tells the nvcre coordinator what happens. "
+        "Each flag may also be given in the environment: --node-name is NVCRE_NODE_NAME.",
+    )
+
+    def flag(name: str, text: str, default: str | None = None, metavar: str = "VALUE", *also: str) -> None:
+        variables = ("NVCRE_" + name.replace("-", "_").upper(), *also)
+        value = next((environment[variable] for variable in variables if environment.get(variable)), default)
+        shown = f" (default {default})" if default else ""
+        parser.add_argument(f"--{name}", help=text + shown, default=value, metavar=metavar)
+
+    flag("node-name", "name of this node, for logs and metrics; the stream's identity is the token", metavar="NAME")
+    flag(
+        "coordinator", "gRPC address of the coordinator; without it the agent only serves metrics", metavar="HOST:PORT"
+    )
+    flag("ca-file", "CA that signed the coordinator's certificate; read again on every connect", metavar="FILE")
+    flag("server-name", "name the certificate must carry", "nvcre-coordinator.nvcre-system.svc", "NAME")
+    flag("token-file", "ServiceAccount token; read again on every connect", metavar="FILE")
+    flag("outbox", "SQLite file for events that are not acknowledged yet", "/var/lib/nvcre/outbox.sqlite", "FILE")
+    flag(
+        "kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg", "FILE"
+    )
+    flag("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
+    flag("listen", "address of /metrics and /healthz; port 0 takes a free one", "0.0.0.0:9465", "HOST:PORT")
+    flag("nccl-tests-dir", "directory of all_reduce_perf; else PATH is searched", None, "DIR", "NCCL_TESTS_DIR")
+    flag("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")
+    flag("heartbeat-interval", "seconds between heartbeats; the coordinator's settings win", "30", "SECONDS")
+    flag("ready-file", "written as JSON with the chosen address once the agent serves", metavar="FILE")
+    flag("log-level", "debug, info, warning or error", "info", "LEVEL")
+    given = parser.parse_args(arguments)
+
+    if not given.node_name:
+        parser.error("--node-name is missing: give the node's name (downward API spec.nodeName) or set NVCRE_NODE_NAME")
+    if given.coordinator:
+        _address(parser, "--coordinator", given.coordinator)
+        for name in ("ca_file", "token_file"):
+            if not getattr(given, name):
+                parser.error(f"--{name.replace('_', '-')} is missing: with --coordinator the stream needs it")
+    try:
+        heartbeat_interval_s = float(given.heartbeat_interval)
+    except ValueError:
+        heartbeat_interval_s = 0.0
+    if not 0.05 <= heartbeat_interval_s <= 3600:
+        parser.error(f"--heartbeat-interval {given.heartbeat_interval!r} must be a number of seconds from 0.05 to 3600")
+    if given.log_level not in ("debug", "info", "warning", "error"):
+        parser.error(f"--log-level {given.log_level!r} must be debug, info, warning or error")
+    return Config(
+        node_name=given.node_name,
+        coordinator=given.coordinator or None,
+        ca_file=_path(given.ca_file),
+        server_name=given.server_name,
+        token_file=_path(given.token_file),
+        outbox=Path(given.outbox),
+        kernel_log=Path(given.kernel_log),
+        boot_id_file=Path(given.boot_id_file),
+        listen=_address(parser, "--listen", given.listen),
+        nccl_tests_dir=_path(given.nccl_tests_dir),
+        simulate=_path(given.simulate),
+        heartbeat_interval_s=heartbeat_interval_s,
+        ready_file=_path(given.ready_file),
+        log_level=given.log_level,
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _address(parser: argparse.ArgumentParser, flag: str, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        parser.error(f"{flag} {text!r} must be HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,71 @@
+"""/metrics and /healthz over HTTP/1.0-style answers on the agent's event loop.
+
+GET only, one request a connection, bounded in size and time: an asyncio server of a page saves the threads that the
+libraries' servers bring. It decides nothing; `health` says whether the loops live.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+
+MAX_REQUEST = 8192
+TIMEOUT_S = 5.0
+MAX_CONNECTIONS = 16
+
+Health = Callable[[], tuple[bool, Mapping[str, object]]]
+
+
+class Exposition:
+    """`scrape` gives the Prometheus text, `health` (alive, facts)."""
+
+    def __init__(self, scrape: Callable[[], bytes], health: Health) -> None:
+        self._scrape = scrape
+        self._health = health
+        self._connections = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; the address that was taken, as host:port. Raises OSError when it is occupied."""
+        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST)
+        taken_host, taken_port = self._server.sockets[0].getsockname()[:2]
+        return f"{taken_host}:{taken_port}"
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        try:
+            if self._connections <= MAX_CONNECTIONS:
+                async with asyncio.timeout(TIMEOUT_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(self._answer(head))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # a client that is slow, gone or not speaking HTTP concerns nobody
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    def _answer(self, head: bytes) -> bytes:
+        method, _, rest = head.partition(b" ")
+        path = rest.partition(b" ")[0].partition(b"?")[0]
+        if method not in (b"GET", b"HEAD"):
+            return _response("405 Method Not Allowed", "text/plain", b"only GET\n")
+        match path:
+            case b"/metrics":
+                return _response("200 OK", "text/plain; version=0.0.4; charset=utf-8", self._scrape())
+            case b"/healthz":
+                alive, facts = self._health()
+                body = json.dumps({"ok": alive, **facts}).encode() + b"\n"
+                return _response("200 OK" if alive else "503 Service Unavailable", "application/json", body)
+            case _:
+                return _response("404 Not Found", "text/plain", b"/metrics and /healthz are here\n")
+
+
+def _response(status: str, content_type: str, body: bytes) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,119 @@
+"""Signals in, incidents and changes out: the values of folding, independent of wire and storage.
+
+Times are Unix seconds on the agent's wall clock; `monotonic_s` is for windows only and survives no reboot.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nvcre_agent.checks.model import Blame, Component, FaultClass
+from nvcre_agent.xid.model import Classification, Clears
+
+MAX_MESSAGE_BYTES = 256
+
+
+class IncidentKind(Enum):
+    XID = "Xid"
+    SXID = "SXid"
+    BUS_DROP = "BusDrop"
+    RM_INIT_FAILED = "RmInitFailed"
+    PCIE_AER = "PcieAer"
+    IB_LINK = "IbLink"
+    OOM_KILL = "OomKill"
+    MACHINE_CHECK = "MachineCheck"
+    HEALTH_CHECK = "HealthCheck"
+
+
+class Source(Enum):
+    NVML = "nvml"
+    KERNEL_LOG = "kernel-log"
+
+
+class ChangeKind(Enum):
+    OPENED = "opened"
+    UPDATED = "updated"
+    RECOVERED = "recovered"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One thing that a source said, already classified and attributed to a component.
+
+    `subject` is what incidents are kept apart by: the GPU's slot or UUID, the NIC, or "" for the node.
+    """
+
+    kind: IncidentKind
+    code: int
+    subject: str
+    component: Component
+    source: Source
+    verdict: Classification
+    message: str
+    time_s: float
+    monotonic_s: float
+    time_uncertain: bool = False
+    injected: bool = False
+    pid: int = 0
+    process: str = ""
+    caused_by: int = 0
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """An incident as it is told: the newest one replaces all earlier ones of its id."""
+
+    id: str
+    kind: IncidentKind
+    code: int
+    fault_class: FaultClass
+    blame: Blame
+    component: Component
+    message: str
+    first_seen_s: float
+    last_seen_s: float
+    sources: tuple[Source, ...] = ()
+    count: int = 1
+    blame_condition: str = ""
+    mnemonic: str = ""
+    remedy: str = ""
+    recovered_at_s: float | None = None
+    injected: bool = False
+    simulated: bool = False
+    pid: int = 0
+    process: str = ""
+    caused_by: int = 0
+    effects: Mapping[int, int] = field(default_factory=dict)
+    check: str = ""
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of the outbox. `time_s` and `monotonic_s` say when it happened."""
+
+    kind: ChangeKind
+    incident: Incident
+    time_s: float
+    monotonic_s: float
+    time_uncertain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An open incident as it is written to disk, with what folding needs to go on after a restart."""
+
+    incident: Incident
+    subject: str
+    clears: Clears
+    boot_id: str
+    last_monotonic_s: float
+    remedied: bool = False
+    finding_key: str = ""
+
+
+def shortened(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
+    """At most `limit` bytes of UTF-8, cut between characters."""
+    encoded = text.encode("utf-8", "replace")
+    return text if len(encoded) <= limit else encoded[: limit - 3].decode("utf-8", "ignore") + "..."

@@ -1,0 +1,111 @@
+"""Lines of the host around the GPUs: PCIe AER, InfiniBand and mlx5, the OOM killer, machine checks.
+
+Each function takes one line and gives an event or None.
+"""
+
+import re
+
+from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
+
+_PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+_AER = re.compile(rf"(?:[\w-]{{1,32}} )?(?P<port>{_PCI}): (?P<message>AER: .{{1,200}})")
+_AER_RECEIVED = re.compile(
+    r"AER: (?:Multiple )?(?P<severity>Corrected|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\)) "
+    r"error(?:\(s\))? received:?"
+    rf"(?:.{{0,16}}?(?P<device>{_PCI}))?"
+)
+_MLX5 = re.compile(rf"mlx5_(?:core|ib) (?P<pci>{_PCI})(?: (?P<device>[\w.-]{{1,32}}))?: (?P<message>.{{1,200}})")
+_MLX5_PORT = re.compile(r"(?:Port: \d+ )?Link (?P<state>DOWN|ACTIVE|UP)\b", re.IGNORECASE)
+_WATCHDOG = re.compile(r"NETDEV WATCHDOG: (?P<device>[\w.-]{1,32}) \(mlx5_core\): transmit queue \d+ timed out")
+_CARRIER = re.compile(r"(?P<device>ib\w{1,30}): lost carrier\b")
+_OOM = re.compile(
+    r"(?P<message>(?:Memory cgroup out of memory: |Out of memory: )?"
+    r"Killed process (?P<pid>\d{1,10}) \((?P<process>[^)]{0,64})\))"
+)
+_MCE = re.compile(r"mce: \[Hardware Error\]: (?P<message>.{1,200})")
+_MCE_HEAD = re.compile(r"CPU \d+: Machine Check(?: Exception)?: ")
+_EDAC = re.compile(r"EDAC (?P<device>[\w.#-]{1,32}): (?P<message>\d+ (?P<word>CE|UE) .{0,200})")
+_MEMORY_FAILURE = re.compile(r"Memory failure: (?P<message>0x[0-9a-fA-F]{1,16}: .{1,200})")
+
+# What mlx5 says of itself, and how bad it is (NVSentinel's NIC driver patterns).
+_MLX5_WORDS = (
+    ("unrecoverable hardware error", "Fatal"),
+    ("device's health compromised", "Fatal"),
+    ("Will cause a leak of a command resource", "Fatal"),
+    ("Port module event", "Module"),
+    ("Cable error", "Module"),
+    ("Cable unplugged", "Module"),
+    ("Detected insufficient power", "Error"),
+    ("ACCESS_REG", "Error"),
+)
+
+
+def pcie_aer(line: str) -> KernelEvent | None:
+    """The line of the port that received the error; the `PCIe Bus Error` lines after it are its details."""
+    if (found := _AER.match(line)) is None:
+        return None
+    message = found["message"].rstrip()
+    if (received := _AER_RECEIVED.match(message)) is not None:
+        word = received["severity"]
+        severity = "Corrected" if word == "Corrected" else "Non-Fatal" if "Non-Fatal" in word else "Fatal"
+        device = received["device"] or found["port"]
+    elif "can't recover" in message:
+        severity, device = "Cannot recover", found["port"]
+    else:
+        return None
+    return KernelEvent(kind=KernelEventKind.PCIE_AER, message=message, raw=line, pci=device, severity=severity)
+
+
+def ib_link(line: str) -> KernelEvent | None:
+    if (found := _MLX5.match(line)) is not None:
+        message = found["message"].rstrip()
+        state = _mlx5_state(message)
+        if state is None:
+            return None
+        return KernelEvent(
+            kind=KernelEventKind.IB_LINK,
+            message=message,
+            raw=line,
+            pci=found["pci"],
+            device=found["device"],
+            state=state,
+        )
+    if (found := _WATCHDOG.match(line) or _CARRIER.match(line)) is not None:
+        state = "DOWN" if line.endswith("lost carrier") else "Error"
+        return KernelEvent(kind=KernelEventKind.IB_LINK, message=line, raw=line, device=found["device"], state=state)
+    return None
+
+
+def _mlx5_state(message: str) -> str | None:
+    if (port := _MLX5_PORT.match(message)) is not None:
+        return "DOWN" if port["state"].upper() == "DOWN" else "ACTIVE"
+    return next((state for words, state in _MLX5_WORDS if words in message), None)
+
+
+def oom_kill(line: str) -> KernelEvent | None:
+    if (found := _OOM.match(line)) is None:
+        return None
+    return KernelEvent(
+        kind=KernelEventKind.OOM_KILL,
+        message=found["message"],
+        raw=line,
+        pid=int(found["pid"]),
+        process=found["process"],
+    )
+
+
+def machine_check(line: str) -> KernelEvent | None:
+    """One event for each machine check: its first line, an EDAC count, or a page taken out of use."""
+    if (found := _MCE.match(line)) is not None:
+        if _MCE_HEAD.match(found["message"]) is None:
+            return None  # TSC, PROCESSOR and similar lines are details
+        severity = "Uncorrected" if "Exception" in found["message"][:40] else "Corrected"
+        return KernelEvent(KernelEventKind.MCE, found["message"].rstrip(), line, severity=severity)
+    if (found := _EDAC.match(line)) is not None:
+        severity = "Uncorrected" if found["word"] == "UE" else "Corrected"
+        return KernelEvent(
+            KernelEventKind.EDAC, found["message"].rstrip(), line, severity=severity, device=found["device"]
+        )
+    if (found := _MEMORY_FAILURE.match(line)) is not None:
+        return KernelEvent(KernelEventKind.MEMORY_FAILURE, found["message"].rstrip(), line, severity="Uncorrected")
+    return None

@@ -1,0 +1,276 @@
+"""Reads the kernel log of the node and hands each record to one callback, in order, for the agent's event loop.
+
+The source is /dev/kmsg (one record a read), a FIFO, or a regular file in the same format with one record a line. The
+device and the FIFO wake the loop when there is something to read; a file is looked at every 50 ms. What cannot be
+read as a record is a counted skip, an overwritten position (EPIPE) and missing sequence numbers are counted, and
+reading goes on.
+
+Records that were there before the agent looked (the backlog) are marked: their time is derived from the boot clock and
+uncertain, and those at or before the persisted position are not told again. It does not recognise lines (parsers.py).
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from nvcre_agent.kernel.record import MalformedRecordError, Record, parse_record
+
+log = logging.getLogger(__name__)
+
+READ_BYTES = 64 * 1024  # a record of the device needs 8 KB at most; a smaller buffer gives EINVAL
+MAX_LINE = 64 * 1024
+BATCH = 256  # records between two turns of the event loop
+POLL_S = 0.05
+REOPEN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Up to where the log has been read; a sequence is only meaningful within its boot."""
+
+    boot_id: str
+    sequence: int
+
+
+@dataclass(slots=True)
+class KmsgCounts:
+    records: int = 0
+    overruns: int = 0  # EPIPE: the kernel overwrote what we had not read
+    gaps: int = 0  # sequence numbers that never came
+    skipped: int = 0  # no record, or far too long
+
+
+class _Kind(Enum):
+    DEVICE = "device"
+    FIFO = "fifo"
+    FILE = "file"
+
+
+class KernelLog:
+    """`on_record(record, backlog)` is called in the loop; `blind` is the reason while the source cannot be read."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        after: Position | None,
+        boot_id: str,
+        on_record: Callable[[Record, bool], None],
+        on_blind: Callable[[str, str], None],
+    ) -> None:
+        self._path = path
+        self._seen = after.sequence if after is not None and after.boot_id == boot_id else -1
+        self._on_record = on_record
+        self._on_blind = on_blind
+        self._fd = -1
+        self._kind = _Kind.FILE
+        self._in_backlog = True
+        self._last_sequence: int | None = None
+        self._buffer = b""
+        self._discarding = False
+        self._inode = 0
+        self._offset = 0
+        self._wake = asyncio.Event()
+        self._watched = False
+        self.counts = KmsgCounts()
+        self.blind: str | None = "NotOpened"
+
+    async def run(self) -> None:
+        """Read for ever. Raises what `on_record` raises; trouble with the source is Blind and tried again."""
+        try:
+            while True:
+                if self._fd < 0 and not self._open():
+                    await asyncio.sleep(REOPEN_S)
+                    continue
+                more = self.read_available()
+                if self._fd < 0:
+                    await asyncio.sleep(REOPEN_S)
+                elif more:
+                    await asyncio.sleep(0)
+                elif self._kind is _Kind.FILE:
+                    await asyncio.sleep(POLL_S)
+                else:
+                    await self._readable()
+        finally:
+            self._close()
+
+    def drain(self) -> bool:
+        """Read everything that is there now (at most 64 batches). False while blind."""
+        for _ in range(64):
+            if self._fd < 0:
+                return False
+            if not self.read_available():
+                return self._fd >= 0
+        return False
+
+    def read_available(self) -> bool:
+        """Read one batch; True when there may be more right now."""
+        try:
+            match self._kind:
+                case _Kind.DEVICE:
+                    return self._read_device()
+                case _Kind.FIFO:
+                    return self._read_stream()
+                case _Kind.FILE:
+                    return self._read_file()
+        except OSError as error:
+            self._lose(error)
+            return False
+
+    # --- opening
+
+    def _open(self) -> bool:
+        try:
+            status = os.stat(self._path)
+            if stat.S_ISCHR(status.st_mode):
+                self._kind = _Kind.DEVICE
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            elif stat.S_ISFIFO(status.st_mode):
+                self._kind = _Kind.FIFO
+                # Opened for writing too: a FIFO without a writer would be at its end all the time.
+                self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._in_backlog = False
+            elif stat.S_ISREG(status.st_mode):
+                self._kind = _Kind.FILE
+                self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            else:
+                self._set_blind("NotALog", f"{self._path} is neither a device, a FIFO nor a file")
+                return False
+        except OSError as error:
+            self._lose(error)
+            return False
+        self._inode, self._offset, self._buffer, self._discarding = status.st_ino, 0, b"", False
+        self._set_blind(None, "")
+        log.info("kernel log opened path=%s kind=%s after_sequence=%d", self._path, self._kind.value, self._seen)
+        return True
+
+    def _lose(self, error: OSError) -> None:
+        reason = {errno.ENOENT: "NotFound", errno.EACCES: "NoPermission", errno.EPERM: "NoPermission"}.get(
+            error.errno or 0, "ReadFailed"
+        )
+        self._set_blind(
+            reason, f"{self._path}: {error.strerror}; the agent needs it readable (CAP_SYSLOG for the device)"
+        )
+        self._close()
+
+    def _set_blind(self, reason: str | None, message: str) -> None:
+        if reason != self.blind:
+            self.blind = reason
+            self._on_blind(reason or "", message)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            if self._watched:
+                asyncio.get_running_loop().remove_reader(self._fd)
+                self._watched = False
+            os.close(self._fd)
+            self._fd = -1
+
+    async def _readable(self) -> None:
+        if not self._watched:
+            asyncio.get_running_loop().add_reader(self._fd, self._wake.set)
+            self._watched = True
+        await self._wake.wait()
+        self._wake.clear()
+
+    # --- reading
+
+    def _read_device(self) -> bool:
+        for _ in range(BATCH):
+            try:
+                raw = os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                self._in_backlog = False
+                return False
+            except OSError as error:
+                if error.errno == errno.EPIPE:
+                    self.counts.overruns += 1
+                    continue
+                if error.errno == errno.EINVAL:
+                    self.counts.skipped += 1
+                    continue
+                raise
+            if not raw:
+                return False
+            self._take(raw.rstrip(b"\n"))
+        return True
+
+    def _read_stream(self) -> bool:
+        try:
+            chunk = os.read(self._fd, READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._frame(chunk)
+        return bool(chunk)
+
+    def _read_file(self) -> bool:
+        chunk = os.read(self._fd, READ_BYTES)
+        if chunk:
+            self._offset += len(chunk)
+            self._frame(chunk)
+            return True
+        self._in_backlog = False
+        size = os.fstat(self._fd).st_size
+        try:
+            inode = os.stat(self._path).st_ino
+        except FileNotFoundError:
+            inode = self._inode  # being replaced; keep the old one until the new one is there
+        if size < self._offset or inode != self._inode:
+            log.info("kernel log truncated or replaced path=%s", self._path)
+            self._close()
+            self._last_sequence = None
+            self._seen = -1
+            return self._open()
+        return False
+
+    def _frame(self, chunk: bytes) -> None:
+        """Cut a byte stream into lines; a line over the limit is dropped up to its end and counted once."""
+        if b"\n" not in chunk:
+            self._keep(chunk)
+            return
+        first, *whole, rest = (self._buffer + chunk).split(b"\n")
+        if self._discarding:
+            self._discarding = False
+        else:
+            self._take_line(first)
+        for line in whole:
+            self._take_line(line)
+        self._buffer = b""
+        self._keep(rest)
+
+    def _keep(self, part: bytes) -> None:
+        if self._discarding:
+            return
+        self._buffer += part
+        if len(self._buffer) > MAX_LINE:
+            self.counts.skipped += 1
+            self._buffer, self._discarding = b"", True
+
+    def _take_line(self, line: bytes) -> None:
+        # Lines that begin with a space are KEY=VALUE tags of the record before.
+        if line and not line.startswith(b" "):
+            if len(line) > MAX_LINE:
+                self.counts.skipped += 1
+            else:
+                self._take(line)
+
+    def _take(self, raw: bytes) -> None:
+        try:
+            record = parse_record(raw)
+        except MalformedRecordError:
+            self.counts.skipped += 1
+            return
+        if self._in_backlog and record.sequence <= self._seen:
+            self._last_sequence = record.sequence
+            return
+        if self._last_sequence is not None and record.sequence > self._last_sequence + 1:
+            self.counts.gaps += record.sequence - self._last_sequence - 1
+        self._last_sequence = record.sequence
+        self.counts.records += 1
+        self._on_record(record, self._in_backlog)

@@ -1,0 +1,38 @@
+"""What a recognised kernel line says, as values. Addresses stay as printed; who they belong to is decided elsewhere."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class KernelEventKind(StrEnum):
+    XID = "xid"
+    SXID = "sxid"
+    BUS_DROP = "bus_drop"
+    RM_INIT_FAILED = "rm_init_failed"
+    PCIE_AER = "pcie_aer"
+    IB_LINK = "ib_link"
+    OOM_KILL = "oom_kill"
+    MCE = "mce"
+    EDAC = "edac"
+    MEMORY_FAILURE = "memory_failure"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """`severity` is the printed word, where there is one; `state` of a NIC is DOWN, ACTIVE, Fatal, Module or Error."""
+
+    kind: KernelEventKind
+    message: str
+    raw: str
+    pci: str | None = None
+    code: int | None = None
+    pid: int | None = None
+    process: str | None = None
+    nvlink: int | None = None
+    severity: str | None = None
+    recovery_action: int | None = None
+    caused_by: int | None = None
+    switch: int | None = None
+    device: str | None = None
+    state: str | None = None
+    injected: bool = False

@@ -1,0 +1,138 @@
+"""Lines of the NVIDIA driver and of NVSwitch: Xid, SXid, bus loss, failed initialisation.
+
+Each function takes one line and gives an event or None. Shapes span driver 3xx to 6xx: with and without `PCI:`, pid,
+name and comma after the code. Patterns are anchored, so a program that quotes such a line makes no event.
+"""
+
+import re
+
+from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
+from nvcre_agent.xid.classify import link_event, recovery_action
+
+_PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})[^)]{{0,64}}\): *(\d{{1,9}})(?=[,\s]|$),? *")
+_PID = re.compile(r"pid=('?<unknown>'?|\d{1,10})(?:, *|$)")
+_NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
+_LINK = re.compile(r"\bon link (\d{1,3})\b")
+_SXID = re.compile(rf"nvidia-nvswitch(\d{{1,3}}): SXid \(PCI:({_PCI})\): *(\d{{1,9}})(?=[,\s]|$),? *")
+_SXID_WORD = re.compile(r"(Non-fatal|Fatal)\b", re.IGNORECASE)
+_SXID_LINK = re.compile(r"\bLink (\d{1,3})\b")
+_SXID_DETAIL = ("Severity ", "Data {")
+_BUS_DROP = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (GPU has fallen off the bus\.?)")
+_RM_INIT = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (RmInitAdapter failed!.{{0,200}})")
+_RM_INIT_NO_DEVICE = re.compile(
+    r"NVRM: (RmInitAdapter: Cannot initialize GSP firmware RM.{0,200}"
+    r"|.{0,64}failed to wait for GFW boot complete.{0,200}"
+    r"|The NVIDIA probe routine failed for \d+ device\(s\)\.?"
+    r"|None of the NVIDIA .{0,64}were initialized[.!]?)"
+)
+_ADAPTER = re.compile(rf"NVRM: The NVIDIA GPU ({_PCI})\b")
+_OFF_THE_BUS = "fallen off the bus and is not responding to commands"
+
+
+def xid(line: str) -> KernelEvent | None:
+    if (found := _XID.match(line)) is None:
+        return None
+    code, position = int(found[2]), found.end()
+    pid = process = None
+    if (field := _PID.match(line, position)) is not None:
+        pid = int(field[1]) if field[1].isdigit() else None
+        position = field.end()
+    if (field := _NAME.match(line, position)) is not None:
+        process = None if field[1] in ("<unknown>", "'<unknown>'", "") else field[1]
+        position = field.end()
+    message = line[position:].rstrip()
+    nvlink = severity = action = None
+    injected = False
+    if 144 <= code <= 150 and (event := link_event(message)) is not None:
+        nvlink, severity, injected = event.link, "Fatal" if event.fatal else "Nonfatal", event.injected
+    elif code == 74 and (field := _LINK.search(message)) is not None:
+        nvlink = int(field[1])
+    elif code == 154 and (change := recovery_action(message)) is not None:
+        action = change[1]
+    cause = _CAUSE.search(message)
+    return KernelEvent(
+        kind=KernelEventKind.XID,
+        message=message,
+        raw=line,
+        pci=found[1],
+        code=code,
+        pid=pid,
+        process=process,
+        nvlink=nvlink,
+        severity=severity,
+        recovery_action=action,
+        caused_by=int(cause[1]) if cause else None,
+        injected=injected,
+    )
+
+
+def sxid(line: str) -> KernelEvent | None:
+    """The first line of an SXid; `Severity ...` and `Data {...}` lines of the same number are its details."""
+    if (found := _SXID.match(line)) is None:
+        return None
+    message = line[found.end() :].rstrip()
+    if message.startswith(_SXID_DETAIL):
+        return None
+    word = _SXID_WORD.match(message)
+    link = _SXID_LINK.search(message)
+    return KernelEvent(
+        kind=KernelEventKind.SXID,
+        message=message,
+        raw=line,
+        pci=found[2],
+        code=int(found[3]),
+        switch=int(found[1]),
+        nvlink=int(link[1]) if link else None,
+        severity=word[1].capitalize() if word else None,
+    )
+
+
+def bus_drop(line: str) -> KernelEvent | None:
+    if (found := _BUS_DROP.match(line)) is None:
+        return None
+    return KernelEvent(kind=KernelEventKind.BUS_DROP, message=found[2], raw=line, pci=found[1])
+
+
+def rm_init_failed(line: str) -> KernelEvent | None:
+    """Only the line that says why; `rm_init_adapter failed, device minor number N` repeats it."""
+    if (found := _RM_INIT.match(line)) is not None:
+        return KernelEvent(kind=KernelEventKind.RM_INIT_FAILED, message=found[2].rstrip(), raw=line, pci=found[1])
+    if (found := _RM_INIT_NO_DEVICE.match(line)) is not None:
+        return KernelEvent(kind=KernelEventKind.RM_INIT_FAILED, message=found[1].rstrip(), raw=line)
+    return None
+
+
+class BusDropLines:
+    """The bus loss that is told in up to three lines, in one record or in several.
+
+        NVRM: The NVIDIA GPU 0000:b3:00.0
+        NVRM: (PCI ID: 10de:20b0) installed in this system has
+        NVRM: fallen off the bus and is not responding to commands.
+
+    The same first two lines also introduce "is not supported by", which is configuration and no event.
+    """
+
+    def __init__(self) -> None:
+        self._pci: str | None = None
+        self._lines_left = 0
+
+    def feed(self, line: str) -> KernelEvent | None:
+        if (found := _ADAPTER.match(line)) is not None:
+            self._pci, self._lines_left = found[1], 3
+        if self._pci is None:
+            return None
+        if _OFF_THE_BUS in line:
+            event = KernelEvent(
+                kind=KernelEventKind.BUS_DROP,
+                message="fallen off the bus and is not responding to commands.",
+                raw=line,
+                pci=self._pci,
+            )
+            self._pci = None
+            return event
+        self._lines_left -= 1
+        if self._lines_left == 0:
+            self._pci = None
+        return None

@@ -1,0 +1,281 @@
+"""The shell around the agent's rules: what both sources say goes through folding into the outbox, in one order.
+
+Owns the kernel log reader, the consumer of the NVML monitor, the checks with their baseline, and the clock tick.
+Everything runs in the event loop; a signal is folded and queued for the disk before the next one is read. It neither
+talks to the coordinator (link.py) nor decides (incidents/, checks/, xid/).
+"""
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from nvcre_protos import nvcre_agent_v1_pb2 as pb
+
+from nvcre_agent.checks import baseline as baselines
+from nvcre_agent.checks import rules, tracker
+from nvcre_agent.checks.limits import shipped as shipped_limits
+from nvcre_agent.incidents import signals
+from nvcre_agent.incidents.folding import Folding
+from nvcre_agent.incidents.model import Change, Signal
+from nvcre_agent.incidents.signals import Moment
+from nvcre_agent.kernel.kmsg import KernelLog, Position
+from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
+from nvcre_agent.kernel.parsers import LineParser
+from nvcre_agent.kernel.record import Record
+from nvcre_agent.metrics import Metrics
+from nvcre_agent.nvml.monitor import NvmlMonitor
+from nvcre_agent.nvml.snapshot import Inventory, MonitorState, NvmlEvent, Sight, Snapshot
+from nvcre_agent.outbox import Outbox
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+KEEP_POSITION_S = 30.0  # how often the position is written when the log grows without events
+
+
+class Watch:
+    """`on_state` is called when a monitor or the inventory changed."""
+
+    def __init__(
+        self,
+        *,
+        boot_id: str,
+        kernel_log: Path,
+        nvml: NvmlMonitor,
+        outbox: Outbox,
+        metrics: Metrics,
+        simulated: bool,
+    ) -> None:
+        self._boot_id = boot_id
+        self._nvml = nvml
+        self._outbox = outbox
+        self._metrics = metrics
+        self._parser = LineParser()
+        self._kernel = KernelLog(
+            kernel_log,
+            after=outbox.position,
+            boot_id=boot_id,
+            on_record=self._on_record,
+            on_blind=self._on_kernel_blind,
+        )
+        self._kernel_blind_message = ""
+        self._position: int | None = None
+        self._position_kept_s = 0.0
+        self._nvml_state: MonitorState | None = None
+        self.inventory: Inventory | None = None
+        self._observed_through_s = 0.0
+        self._limits = shipped_limits()
+        self._baseline = _baseline(outbox)
+        self._folding = Folding(boot_id=boot_id, simulated=simulated, new_id=lambda: uuid.uuid4().hex)
+        self._folding.restore(outbox.kept, monotonic_s=time.monotonic())
+        self._tracker = tracker.Tracker.resume(self._folding.open_findings, time.monotonic())
+        self.on_state: Callable[[], None] = lambda: None
+
+    # --- what others ask
+
+    @property
+    def folding(self) -> Folding:
+        return self._folding
+
+    @property
+    def kernel_counts(self) -> dict[str, int]:
+        counts = self._kernel.counts
+        return {"overruns": counts.overruns, "gaps": counts.gaps, "skipped": counts.skipped, "records": counts.records}
+
+    def monitors(self) -> list[pb.Monitor]:
+        """State of the three sources of trouble; a slow or volatile outbox is watching with a reason."""
+        nvml = self._nvml_state
+        kernel = self._kernel.blind
+        outbox = self._outbox.trouble
+        return [
+            _monitor("nvml", "NotReady" if nvml is None else _blind_reason(nvml), nvml.message if nvml else "starting"),
+            _monitor("kernel-log", kernel or "", self._kernel_blind_message),
+            pb.Monitor(
+                name="outbox", state=pb.MONITOR_STATE_WATCHING, reason=outbox.reason, message=outbox.message[:256]
+            ),
+        ]
+
+    async def observe(self, deadline_s: float) -> float:
+        """Read both sources up to now; the wall-clock time through which both were read (0: never)."""
+        now_s = time.time()
+        nvml_read = await self._nvml.drain(deadline_s)
+        if self._kernel.drain() and nvml_read:
+            self._observed_through_s = now_s
+        return self._observed_through_s
+
+    async def settle(self, deadline_s: float) -> float:
+        """`observe`, and put into the outbox also the growth that is not due yet."""
+        through_s = await self.observe(deadline_s)
+        self._store(self._folding.flush(time.time(), time.monotonic()))
+        return through_s
+
+    def close(self) -> None:
+        """The last words before the process ends: untold growth and the position in the kernel log."""
+        self._store(self._folding.flush(time.time(), time.monotonic()), keep_position=True)
+
+    # --- tasks
+
+    async def run_kernel_log(self) -> None:
+        await self._kernel.run()
+
+    async def run_nvml(self) -> None:
+        async for item in self._nvml.events():
+            match item:
+                case NvmlEvent():
+                    self._on_nvml_event(item)
+                case Snapshot():
+                    self._on_snapshot(item)
+                case MonitorState():
+                    self._on_nvml_state(item)
+        log.info("nvml monitor ended")
+
+    async def run_clock(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            monotonic_s = time.monotonic()
+            self._store(self._folding.tick(time.time(), monotonic_s))
+            if self._position is not None and monotonic_s - self._position_kept_s > KEEP_POSITION_S:
+                self._store((), keep_position=True)
+
+    # --- the kernel log
+
+    def _on_record(self, record: Record, backlog: bool) -> None:
+        self._position = record.sequence
+        for event in self._parser.feed(record.text):
+            self._on_kernel_event(event, record, _moment(record, backlog))
+
+    def _on_kernel_event(self, event: KernelEvent, record: Record, at: Moment) -> None:
+        signal = signals.from_kernel(event, self.inventory or signals.NO_GPUS, at, injected=not record.from_kernel)
+        now = {"now_s": at.time_s, "monotonic_s": at.monotonic_s}
+        changes: tuple[Change, ...] = ()
+        match event:
+            case KernelEvent(kind=KernelEventKind.IB_LINK, state="ACTIVE"):
+                changes = self._folding.link_active(signal.subject, **now)
+            case KernelEvent(recovery_action=0) if not signal.injected:
+                changes = self._folding.reset_seen(signal.subject, **now)
+            case _:
+                changes = self._fold(signal)
+        self._store(changes)
+
+    def _on_kernel_blind(self, reason: str, message: str) -> None:
+        if reason:
+            log.warning("monitor blind name=kernel-log reason=%s message=%r", reason, message)
+        self._kernel_blind_message = message
+        self._metrics.monitor_changed("kernel-log", reason)
+        self.on_state()
+
+    # --- NVML
+
+    def _on_nvml_event(self, event: NvmlEvent) -> None:
+        if (signal := signals.from_nvml(event)) is not None:
+            self._store(self._fold(signal))
+        else:
+            log.info("nvml event type=%s data=%d gpu=%s", event.event_type, event.data, event.gpu and event.gpu.uuid)
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        now_s, monotonic_s = time.time(), time.monotonic()
+        self._metrics.snapshot_seen(snapshot)
+        changes: list[Change] = []
+        self._learn_inventory()
+        said = rules.evaluate(snapshot, self._baseline, self._limits)
+        self._tracker, found = self._tracker.step(said, monotonic_s, self._limits)
+        for one in found:
+            changes += self._on_finding(one, now_s, monotonic_s)
+        before, self._baseline = self._baseline, self._baseline.advance(snapshot)
+        learned = None if before == self._baseline else {"baseline": json.dumps(self._baseline.to_json())}
+        self._store(tuple(changes), state=learned)
+
+    def _on_finding(self, found: tracker.Change, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        finding = found.finding
+        match found:
+            case tracker.Opened():
+                return self._folding.finding_opened(finding, now_s=now_s, monotonic_s=monotonic_s)
+            case tracker.Updated():
+                return self._folding.finding_updated(finding, now_s=now_s, monotonic_s=monotonic_s)
+        changes = self._folding.finding_recovered(finding, now_s=now_s, monotonic_s=monotonic_s)
+        if finding.check == "recovery_action":
+            subject = finding.component.pci_bus_id
+            changes += self._folding.reset_seen(subject, now_s=now_s, monotonic_s=monotonic_s)
+        return changes
+
+    def _on_nvml_state(self, state: MonitorState) -> None:
+        if self._nvml_state == state:
+            return
+        level = logging.INFO if state.sight is Sight.WATCHING else logging.WARNING
+        log.log(level, "monitor %s name=nvml reason=%s message=%r", state.sight.value, state.reason, state.message)
+        self._nvml_state = state
+        self._metrics.monitor_changed("nvml", _blind_reason(state))
+        if not self._learn_inventory():
+            self.on_state()
+
+    def _learn_inventory(self) -> bool:
+        if self._nvml.inventory == self.inventory or self._nvml.inventory is None:
+            return False
+        self.inventory = self._nvml.inventory
+        self._metrics.inventory_seen(self.inventory)
+        self._store(self._folding.identify(self.inventory, now_s=time.time(), monotonic_s=time.monotonic()))
+        self.on_state()
+        return True
+
+    # --- one way into the outbox
+
+    def _fold(self, signal: Signal) -> tuple[Change, ...]:
+        self._metrics.signal_seen(signal)
+        return self._folding.fold(signal)
+
+    def _store(
+        self, changes: tuple[Change, ...], *, state: dict[str, str] | None = None, keep_position: bool = False
+    ) -> None:
+        if not changes and state is None and not keep_position:
+            return
+        for change in changes:
+            incident = change.incident
+            log.info(
+                "incident %s id=%s kind=%s code=%d gpu=%s blame=%s count=%d message=%r",
+                change.kind.value,
+                incident.id,
+                incident.kind.value,
+                incident.code,
+                incident.component.pci_bus_id or "-",
+                incident.blame.name,
+                incident.count,
+                incident.message,
+            )
+        keep, forget = self._folding.take_dirty()
+        position = None if self._position is None else Position(self._boot_id, self._position)
+        self._position = None
+        self._position_kept_s = time.monotonic()
+        self._outbox.append(changes, boot_id=self._boot_id, keep=keep, forget=forget, position=position, state=state)
+
+
+def _moment(record: Record, backlog: bool) -> Moment:
+    """Live records take the clock of the reader; the backlog takes boot-derived time, marked uncertain."""
+    now_s, monotonic_s = time.time(), time.monotonic()
+    if not backlog:
+        return Moment(now_s, monotonic_s)
+    at_s = min(record.microseconds / 1e6, monotonic_s)
+    return Moment(now_s - (monotonic_s - at_s), at_s, uncertain=True)
+
+
+def _baseline(outbox: Outbox) -> baselines.Baseline:
+    text = outbox.state("baseline")
+    if text is None:
+        return baselines.Baseline()
+    try:
+        return baselines.Baseline.from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("baseline unreadable error=%r; learning a new one", error)
+        return baselines.Baseline()
+
+
+def _blind_reason(state: MonitorState) -> str:
+    return "" if state.sight is Sight.WATCHING else state.reason or "Unknown"
+
+
+def _monitor(name: str, blind_reason: str, message: str) -> pb.Monitor:
+    state = pb.MONITOR_STATE_BLIND if blind_reason else pb.MONITOR_STATE_WATCHING
+    return pb.Monitor(name=name, state=state, reason=blind_reason, message=message[:256] if blind_reason else "")

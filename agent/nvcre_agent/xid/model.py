@@ -1,0 +1,30 @@
+"""The words of a verdict about a code: class of the fault, whom it may accuse, what ends it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nvcre_agent.checks.model import Blame, FaultClass
+
+__all__ = ["Blame", "Classification", "Clears", "FaultClass"]
+
+
+class Clears(StrEnum):
+    """What ends an incident."""
+
+    REPLACEMENT = "replacement"  # another GPU stands in the slot
+    REBOOT = "reboot"
+    RESET = "reset"  # a reset of the GPU, or a reboot
+    QUIET = "quiet"  # no repeat for a while
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """The verdict about one code with its text; `condition` is set when blame is Conditional."""
+
+    fault_class: FaultClass
+    blame: Blame
+    clears: Clears
+    mnemonic: str = ""
+    condition: str = ""
+    remedy: str = ""
+    remark: str = ""
