@@ -1,0 +1,92 @@
+"""When a finding opens, changes and recovers."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nvcre_agent.checks.limits import Hysteresis, Limits
+from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass, Finding, Undecided
+from nvcre_agent.checks.tracker import Opened, Recovered, Tracker, Updated
+
+LIMITS = Limits({"nvlink_down": Hysteresis(60, 90), "gpu_lost": Hysteresis(0, 60)}, 1, {})
+
+
+def finding(check: str, gpu: int = 0) -> Finding:
+    component = Component(ComponentKind.GPU, gpu, f"GPU-{gpu}")
+    return Finding(f"{check}/GPU-{gpu}", check, component, FaultClass.NEEDS_RESET, Blame.YES, "message", "remedy")
+
+
+LOST, LINK = finding("gpu_lost"), finding("nvlink_down")
+
+
+def play(*steps: tuple[float, tuple[Finding | Undecided, ...]]) -> list[object]:
+    tracker, told = Tracker(), []
+    for now_s, said in steps:
+        tracker, changes = tracker.step(said, now_s, LIMITS)
+        told += [(now_s, type(change), change.finding) for change in changes]
+    return told
+
+
+def test_a_finding_without_grace_opens_at_once_and_only_once() -> None:
+    assert play((0, (LOST,)), (30, (LOST,))) == [(0, Opened, LOST)]
+
+
+def test_a_finding_with_grace_opens_when_it_lasted() -> None:
+    assert play((0, (LINK,)), (30, (LINK,)), (60, (LINK,)), (90, (LINK,))) == [(60, Opened, LINK)]
+
+
+def test_a_gap_starts_the_grace_anew() -> None:
+    assert play((0, (LINK,)), (30, ()), (60, (LINK,)), (90, (LINK,))) == []
+
+
+def test_recovery_needs_a_quiet_period() -> None:
+    assert play((0, (LOST,)), (30, ()), (60, (LOST,)), (90, ()), (120, ()), (150, ())) == [
+        (0, Opened, LOST),
+        (150, Recovered, LOST),
+    ]
+
+
+def test_what_cannot_be_read_does_not_recover() -> None:
+    unread = Undecided(LOST.key)
+    assert play((0, (LOST,)), (30, (unread,)), (900, (unread,)), (930, ())) == [(0, Opened, LOST)]
+
+
+def test_a_changed_text_is_an_update_of_the_same_finding() -> None:
+    worse = replace(LOST, message="worse")
+    assert play((0, (LOST,)), (30, (worse,))) == [(0, Opened, LOST), (30, Updated, worse)]
+
+
+def test_after_a_restart_open_findings_stay_open_until_they_are_gone_for_long_enough() -> None:
+    tracker = Tracker.resume([LOST], now_s=0)
+    tracker, changes = tracker.step((LOST,), 1, LIMITS)
+    assert changes == ()
+    tracker, changes = tracker.step((), 2, LIMITS)
+    assert changes == ()
+    assert tracker.open == (LOST,)
+    tracker, changes = tracker.step((), 62, LIMITS)
+    assert changes == (Recovered(LOST),)
+    assert tracker.open == ()
+
+
+ANSWERS = st.lists(
+    st.sampled_from([LOST, LINK, finding("gpu_lost", 1), Undecided(LOST.key), Undecided(LINK.key)]), max_size=4
+)
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), ANSWERS), max_size=30))
+def test_changes_alternate_and_agree_with_what_is_open(steps: list[tuple[int, list[Finding | Undecided]]]) -> None:
+    tracker, now_s, open_keys = Tracker(), 0, set()
+    for pause_s, said in steps:
+        now_s += pause_s
+        tracker, changes = tracker.step(said, now_s, LIMITS)
+        for change in changes:
+            key = change.finding.key
+            match change:
+                case Opened():
+                    assert key not in open_keys
+                    open_keys.add(key)
+                case Updated():
+                    assert key in open_keys
+                case Recovered():
+                    open_keys.remove(key)
+        assert {found.key for found in tracker.open} == open_keys
