@@ -1,0 +1,259 @@
+"""`python -m nvcre_local.node`: kubelets of simulated nodes, and with flags the tiny trainer and scheduler."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nvcre_kube.client import ConfigError, KubeClient
+from nvcre_kube.events import EventRecorder
+from nvcre_kube.informer import Informer, keep_object
+from nvcre_kube.resources import NODES, PODS
+
+from nvcre_local.node.environment import Machine
+from nvcre_local.node.kubelet import Kubelet
+from nvcre_local.node.log_server import LogServer
+from nvcre_local.node.node_objects import Host, NodeSpec, parse_node
+from nvcre_local.node.pods import NodeServices
+from nvcre_local.node.processes import Processes
+from nvcre_local.node.volumes import ConfigMaps
+from nvcre_local.scheduler import Scheduler
+from nvcre_local.trainer import JOBSET_INDEX, Trainer, jobset_of
+
+JsonObject = dict[str, Any]
+logger = logging.getLogger("nvcre_local.node")
+
+DESCRIPTION = """\
+Runs Pods as processes of this machine: a kubelet for each --node, all in this one process, against any Kubernetes API
+server. There is no image, no mount and no isolation: a container is its command, started as the user who started this,
+with $NVCRE_POD_DIR as its working directory and $NVCRE_POD_DIR/volumes/NAME as its volumes.
+"""
+EPILOG = """\
+Every flag can also be given in the environment, for example NVCRE_ROOT=/tmp/nodes; several nodes are separated by
+commas there. SIGTERM or SIGINT ends everything that was started, with exit code 0.
+
+  python -m nvcre_local.node --kubeconfig kubeconfig --node node-0=8 --node node-1=8 --root /tmp/nodes \\
+      --kubelet-token-file token --trainer --scheduler
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nvcre_local.node",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def add(flag: str, **more: Any) -> None:
+        variable = "NVCRE_" + flag.removeprefix("--").replace("-", "_").upper()
+        given = os.environ.get(variable)
+        more["help"] = f"{more['help']} [{variable}]"
+        if more.get("action") == "append":
+            more["default"] = given.split(",") if given else None
+        elif more.get("action") == "store_true":
+            more["default"] = given in ("1", "true", "yes")
+        elif given is not None:
+            more["default"] = given
+        if more.get("required") and more.get("default") is not None:
+            more["required"] = False
+        parser.add_argument(flag, **more)
+
+    add("--kubeconfig", required=True, metavar="FILE", help="how to reach the API server")
+    add(
+        "--node",
+        action="append",
+        metavar="NAME[=GPUS]",
+        help="register a node, with 8 GPUs unless said otherwise; may be repeated",
+    )
+    add("--root", required=True, metavar="DIR", help="where Pod directories and logs go")
+    add(
+        "--kubelet-token-file",
+        required=True,
+        metavar="FILE",
+        help="the bearer token that an API server must show to read logs",
+    )
+    add("--gpu-product", metavar="NAME", default="", help="label nvidia.com/gpu.product; a scenario's product wins")
+    add(
+        "--simulation",
+        metavar="DIR",
+        default=None,
+        help="simulation directory of a scenario; its bin/ comes first on the PATH of every Pod",
+    )
+    add("--trainer", action="store_true", help="also turn TrainJobs into Pods (where no Kubeflow Trainer runs)")
+    add("--scheduler", action="store_true", help="also place Pods on nodes (where no kube-scheduler runs)")
+    add("--ready-file", metavar="FILE", default=None, help="written as JSON once all nodes are registered")
+    return parser
+
+
+class UsageError(Exception):
+    """A flag whose value cannot be used."""
+
+
+def _nodes(arguments: argparse.Namespace) -> list[NodeSpec]:
+    try:
+        nodes = [parse_node(text) for text in arguments.node or ()]
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    names = [node.name for node in nodes]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"--node {twice[0]} is given twice")
+    if not nodes and not (arguments.trainer or arguments.scheduler):
+        raise UsageError("nothing to do: give at least one --node, or --trainer, or --scheduler")
+    return [replace(node, product=_product(node.name, arguments)) for node in nodes]
+
+
+def _product(node: str, arguments: argparse.Namespace) -> str:
+    if arguments.simulation is not None:
+        file = Path(arguments.simulation) / "nodes" / node / "driver.json"
+        with suppress(FileNotFoundError):
+            try:
+                return str(json.loads(file.read_text())["product"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise UsageError(f"--simulation: {file}: {error!r}") from None
+    return str(arguments.gpu_product)
+
+
+def _machine(arguments: argparse.Namespace) -> Machine:
+    return Machine(
+        # Our own programs (nvcre-agent) lie beside the interpreter, whether its environment is activated or not.
+        path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
+        home=os.environ.get("HOME", "/"),
+        lang=os.environ.get("LANG", "C.UTF-8"),
+        simulation=Path(arguments.simulation).resolve() if arguments.simulation else None,
+    )
+
+
+def _host() -> Host:
+    def first_line(path: str) -> str:
+        try:
+            return Path(path).read_text().strip()
+        except OSError:
+            return ""
+
+    pages, page_size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return Host(
+        cpus=os.cpu_count() or 1,
+        memory_kib=pages * page_size // 1024,
+        boot_id=first_line("/proc/sys/kernel/random/boot_id"),
+        machine_id=first_line("/etc/machine-id"),
+    )
+
+
+def _private_directory(path: str) -> Path:
+    root = Path(path).resolve()
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"--root: {error}") from None
+    return root
+
+
+def _token(path: str) -> str:
+    try:
+        token = Path(path).read_text().strip()
+    except OSError as error:
+        raise UsageError(f"--kubelet-token-file: {error}") from None
+    if not token:
+        raise UsageError(f"--kubelet-token-file: {path} is empty")
+    return token
+
+
+async def _serve(
+    arguments: argparse.Namespace, client: KubeClient, nodes: Sequence[NodeSpec], root: Path, token: str
+) -> None:
+    """Everything this process does, until SIGTERM or SIGINT; any part that dies takes the rest with it."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    events = EventRecorder(client, "nvcre-local-node")
+    # One watch of Pods for everybody in this process; a lone kubelet asks for its own only.
+    lone = nodes[0].name if len(nodes) == 1 and not (arguments.trainer or arguments.scheduler) else None
+    pods: Informer[JsonObject] = Informer(
+        client,
+        PODS,
+        convert=keep_object,
+        field_selector=f"spec.nodeName={lone}" if lone else None,
+        indexers={JOBSET_INDEX: jobset_of},
+    )
+    processes = Processes()
+    services = NodeServices(client, events, processes, ConfigMaps(client), _machine(arguments), root)
+    kubelet: Kubelet | None = None
+
+    def find(node: str, namespace: str, pod: str, container: str) -> Any:
+        return kubelet.find(node, namespace, pod, container) if kubelet else None
+
+    log_server = LogServer([node.name for node in nodes], token, find)
+    try:
+        ports = await log_server.start()
+        kubelet = Kubelet(nodes, ports, _host(), services, pods)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(pods.run()), tasks.create_task(events.run())]
+            running.append(tasks.create_task(_ready(arguments, kubelet, pods, ports)))
+            if arguments.scheduler:
+                all_nodes = Informer(client, NODES, convert=keep_object)
+                running.append(tasks.create_task(all_nodes.run()))
+                running.append(tasks.create_task(Scheduler(client, events, pods, all_nodes).run()))
+            if arguments.trainer:
+                running.append(tasks.create_task(Trainer(client, events, pods).run()))
+            stop = asyncio.create_task(stopping.wait())
+            await asyncio.wait((stop, processes.lost), return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            for task in running:
+                task.cancel()
+    finally:
+        await processes.close()
+        await log_server.close()
+    if not stopping.is_set():
+        raise RuntimeError("the spawner process was killed, and every Pod of this node with it")
+
+
+async def _ready(arguments: argparse.Namespace, kubelet: Kubelet, pods: Informer[JsonObject], ports: Any) -> None:
+    await kubelet.register()
+    await pods.wait_synced()
+    if arguments.ready_file:
+        file = Path(arguments.ready_file)
+        temporary = file.with_name(f".{file.name}.new")
+        temporary.write_text(json.dumps({"nodes": dict(ports)}))
+        temporary.replace(file)
+    logger.info("node runtime ready nodes=%d", len(ports))
+    await kubelet.run()
+
+
+async def _main(arguments: argparse.Namespace) -> int:
+    try:
+        nodes = _nodes(arguments)
+        token = _token(arguments.kubelet_token_file)
+        root = _private_directory(arguments.root)
+        client = await KubeClient.from_kubeconfig(Path(arguments.kubeconfig))
+    except (UsageError, ConfigError) as error:
+        print(f"python -m nvcre_local.node: {error}", file=sys.stderr)
+        return 2
+    async with client:
+        await _serve(arguments, client, nodes, root, token)
+    return 0
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=os.environ.get("NVCRE_LOG_LEVEL", "INFO"),
+        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
+    )
+    sys.exit(asyncio.run(_main(arguments)))
+
+
+if __name__ == "__main__":
+    main()

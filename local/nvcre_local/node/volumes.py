@@ -1,0 +1,209 @@
+"""Makes a Pod's volumes and keeps them fresh: ConfigMaps as they change, tokens before they expire.
+
+Files are replaced by rename, so a reader sees the old or the new content. What the volumes hold is decided in
+`volume_plan.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_kube.informer import Informer
+from nvcre_kube.resources import CONFIG_MAPS
+
+from nvcre_local.node.volume_plan import (
+    ConfigMapFiles,
+    EmptyDirectory,
+    Files,
+    HostPath,
+    NotYet,
+    TokenFile,
+    config_map_files,
+    plan,
+    renew_at,
+)
+
+JsonObject = dict[str, Any]
+logger = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+
+
+class ConfigMaps:
+    """One watch for each ConfigMap that a Pod of this process mounts, shared by its Pods."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._watches: dict[tuple[str, str], tuple[Informer[JsonObject], asyncio.Task[None]]] = {}
+        self._listeners: dict[tuple[str, str], list[Callable[[], None]]] = {}
+
+    async def get(self, namespace: str, name: str) -> JsonObject | None:
+        watch = self._watches.get((namespace, name))
+        if watch is None:
+            return None
+        informer = watch[0]
+        await informer.wait_synced()
+        return informer.get(name, namespace)
+
+    def listen(self, namespace: str, name: str, callback: Callable[[], None]) -> None:
+        key = (namespace, name)
+        self._listeners.setdefault(key, []).append(callback)
+        if key not in self._watches:
+            informer: Informer[JsonObject] = Informer(
+                self._client,
+                CONFIG_MAPS,
+                convert=lambda obj: obj,
+                namespace=namespace,
+                field_selector=f"metadata.name={name}",
+            )
+            informer.add_handler(lambda *_: self._tell(key))
+            self._watches[key] = (informer, asyncio.create_task(informer.run(), name=f"configmap {namespace}/{name}"))
+
+    def forget(self, namespace: str, name: str, callback: Callable[[], None]) -> None:
+        key = (namespace, name)
+        listeners = self._listeners.get(key, [])
+        if callback in listeners:
+            listeners.remove(callback)
+        if not listeners and key in self._watches:
+            self._listeners.pop(key, None)
+            self._watches.pop(key)[1].cancel()
+
+    def _tell(self, key: tuple[str, str]) -> None:
+        for callback in list(self._listeners.get(key, ())):
+            callback()
+
+
+class PodVolumes:
+    """The volumes of one Pod under `directory`. Call `prepare` until it returns, then run `keep_fresh` beside it."""
+
+    def __init__(self, pod: JsonObject, directory: Path, client: KubeClient, config_maps: ConfigMaps) -> None:
+        self._pod = pod
+        self._directory = directory
+        self._client = client
+        self._config_maps = config_maps
+        self._contents = plan(pod)
+        self._changed = asyncio.Event()
+        self._due: dict[tuple[str, str], datetime] = {}  # (volume, path) -> when its token is renewed
+        self._namespace: str = pod["metadata"]["namespace"]
+        for source in self._config_map_sources():
+            config_maps.listen(self._namespace, source.name, self._changed.set)
+
+    def _config_map_sources(self) -> list[ConfigMapFiles]:
+        files = [content for content in self._contents.values() if isinstance(content, Files)]
+        return [source for content in files for source in content.sources if isinstance(source, ConfigMapFiles)]
+
+    async def prepare(self) -> None:
+        """Raises NotYet when something is missing, ApiError when a token is refused."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._changed.clear()
+        missing: NotYet | None = None
+        for name, content in self._contents.items():
+            target = self._directory / name
+            match content:
+                case EmptyDirectory():
+                    target.mkdir(exist_ok=True)
+                case HostPath(path):
+                    with suppress(FileExistsError):
+                        target.symlink_to(path)
+                case Files():
+                    target.mkdir(exist_ok=True)
+                    missing = await self._fill(name, content, target) or missing
+        if missing:
+            raise missing
+
+    async def changed(self, timeout_s: float) -> None:
+        """Wait for a change of a ConfigMap, at most that long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+
+    async def keep_fresh(self) -> None:
+        """Until cancelled."""
+        while True:
+            now = datetime.now(UTC)
+            next_token = min(self._due.values(), default=None)
+            wait_s = None if next_token is None else max((next_token - now).total_seconds(), 0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), wait_s)
+            try:
+                await self.prepare()
+            except NotYet as missing:
+                # The ConfigMap was deleted under a running Pod: it keeps what it has, as on a real node.
+                logger.debug("volume not refreshed pod=%s reason=%r", self._pod["metadata"]["name"], str(missing))
+                await asyncio.sleep(RETRY_S)
+            except (ApiError, *CONNECTION_ERRORS) as error:
+                logger.warning(
+                    "volume not refreshed, trying again pod=%s error=%r", self._pod["metadata"]["name"], str(error)
+                )
+                self._changed.set()
+                await asyncio.sleep(RETRY_S)
+
+    def close(self) -> None:
+        for source in self._config_map_sources():
+            self._config_maps.forget(self._namespace, source.name, self._changed.set)
+
+    async def _fill(self, volume: str, content: Files, target: Path) -> NotYet | None:
+        """Write what can be had; what is missing is returned, so that it does not hold up a token."""
+        missing: NotYet | None = None
+        wanted: dict[str, bytes] = {}
+        kept: set[str] = set()
+        for source in content.sources:
+            match source:
+                case ConfigMapFiles():
+                    config_map = await self._config_maps.get(self._namespace, source.name)
+                    try:
+                        wanted |= config_map_files(source, config_map)
+                    except NotYet as reason:
+                        missing = reason
+                case TokenFile():
+                    due = self._due.get((volume, source.path))
+                    if due is not None and datetime.now(UTC) < due:
+                        kept.add(source.path)
+                    else:
+                        wanted[source.path] = await self._token(volume, source)
+        for path, data in wanted.items():
+            _replace(target / path, data)
+        if missing is None:
+            _remove_others(target, kept | wanted.keys())
+        return missing
+
+    async def _token(self, volume: str, source: TokenFile) -> bytes:
+        metadata = self._pod["metadata"]
+        spec: JsonObject = {
+            "audiences": [source.audience] if source.audience else [],
+            "expirationSeconds": source.expiration_s,
+            "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]},
+        }
+        issued = datetime.now(UTC)
+        account = self._pod["spec"].get("serviceAccountName") or "default"
+        status = (await self._client.create_token(account, self._namespace, spec))["status"]
+        expires = datetime.fromisoformat(status["expirationTimestamp"])
+        self._due[(volume, source.path)] = renew_at(issued, expires)
+        return str(status["token"]).encode()
+
+
+def _remove_others(directory: Path, wanted: set[str]) -> None:
+    for file in directory.rglob("*"):
+        if file.is_file() and str(file.relative_to(directory)) not in wanted:
+            file.unlink()
+
+
+def _replace(file: Path, data: bytes) -> None:
+    try:
+        if file.read_bytes() == data:
+            return
+    except OSError:
+        pass  # not there yet
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as output:
+        output.write(data)
+    temporary.replace(file)
