@@ -13,6 +13,7 @@ from typing import Any
 import nvcre_kube.resources as known
 import yaml
 from nvcre_kube.resources import JOBS, JsonObject, Resource
+from nvcre_local.cluster_yaml import load_documents
 
 from nvcre_cli.problems import UsageProblem
 
@@ -20,16 +21,6 @@ MAX_BYTES = 4 << 20
 MAX_VALUES = 200_000
 
 RESOURCES = {(r.api_version, r.kind): r for r in vars(known).values() if isinstance(r, Resource)}
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """JSON's types only: a date in a manifest is text, as it is for kubectl."""
-
-
-_PlainLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ def read_manifest(path: Path) -> Manifest:
 
 def parse_manifest(raw: bytes | str, *, where: str) -> Manifest:
     try:
-        contents = [c for c in yaml.load_all(raw, Loader=_PlainLoader) if c is not None]
+        contents = load_documents(raw)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise UsageProblem(f"{where}{_at(error)}: not YAML: {getattr(error, 'problem', None) or error}") from None
     documents = tuple(_document(content, f"{where}: document {n}") for n, content in enumerate(contents, start=1))

@@ -145,8 +145,10 @@ class LocalCluster:
         account = f"system:serviceaccount:{objects.SYSTEM_NAMESPACE}:{objects.COORDINATOR_ACCOUNT}"
         coordinator = objects.Identity.new(account, "system:serviceaccounts")
         kubelet_token = objects.write_secret(self.directory / "kubelet-token", objects.Identity.new("kubelet").token)
-        url = await self._start_api_server((admin, kubelets, coordinator), kubelet_token)
-        objects.write_secret(self.kubeconfig, objects.kubeconfig(url, admin))
+        served = await self._start_api_server((admin, kubelets, coordinator), kubelet_token)
+        # kubectl sends no token over plain http; our own processes do, and loopback needs no encryption.
+        objects.write_secret(self.kubeconfig, objects.kubeconfig(served["tls_url"], admin, ca=served["ca"]))
+        url = served["url"]
         self.client = await KubeClient.from_kubeconfig(self.kubeconfig)
         await self._create_objects()
         self._step(f"API server at {url}")
@@ -172,16 +174,16 @@ class LocalCluster:
     def _config_of(self, name: str, url: str, identity: objects.Identity) -> Path:
         return objects.write_secret(self.directory / f"{name}.kubeconfig", objects.kubeconfig(url, identity))
 
-    async def _start_api_server(self, identities: Iterable[objects.Identity], kubelet_token: Path) -> str:
+    async def _start_api_server(self, identities: Iterable[objects.Identity], kubelet_token: Path) -> dict[str, str]:
         check_free(self._plan.listen)
         tokens = objects.write_secret(self.directory / "tokens.csv", "".join(i.line for i in identities))
         ready = self.directory / "apiserver.json"
-        command = [sys.executable, "-m", "nvcre_local.apiserver", "--listen", self._plan.listen]
+        command = [sys.executable, "-m", "nvcre_local.apiserver", "--tls-listen", self._plan.listen]
         command += ["--token-file", str(tokens), "--kubelet-token-file", str(kubelet_token), "--ready-file", str(ready)]
         for directory in objects.crd_directories():
             command += ["--crd-dir", str(directory)]
         child = await self._children.start("apiserver", command)
-        return str((await self._children.ready(child, ready, within_s=READY_WITHIN_S))["url"])
+        return await self._children.ready(child, ready, within_s=READY_WITHIN_S)
 
     async def _create_objects(self) -> None:
         for name in dict.fromkeys((objects.SYSTEM_NAMESPACE, *self._plan.namespaces)):
@@ -228,6 +230,8 @@ class LocalCluster:
         command += ["--root", str(self.directory / "pods"), "--kubelet-token-file", str(kubelet_token)]
         if self._simulation is not None:
             command += ["--simulation", str(self._simulation.root)]
+        elif self._plan.hardware is not None:
+            command += ["--gpu-product", self._plan.hardware.product]
         child = await self._children.start("node", [*command, "--ready-file", str(ready)])
         await self._children.ready(child, ready, within_s=READY_WITHIN_S)
 

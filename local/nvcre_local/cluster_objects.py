@@ -5,6 +5,7 @@ Builds values; `cluster` creates them. The names are the contract in docs/archit
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import sys
@@ -19,6 +20,7 @@ from nvcre_kube.resources import JsonObject
 
 import nvcre_local
 from nvcre_local.cluster_hardware import Hardware
+from nvcre_local.cluster_yaml import load_documents
 from nvcre_local.scenario import Scenario
 
 SYSTEM_NAMESPACE = "nvcre-system"
@@ -56,7 +58,7 @@ def example_scenarios() -> dict[str, Path]:
 
 def log_profiles() -> Iterator[JsonObject]:
     for path in sorted(shipped("daemonset/log-profiles", "log-profiles").glob("*.yaml")):
-        yield from (document for document in yaml.safe_load_all(path.read_text()) if document)
+        yield from load_documents(path.read_text())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +87,15 @@ def write_secret(path: Path, content: str) -> Path:
     return path
 
 
-def kubeconfig(url: str, identity: Identity) -> str:
+def kubeconfig(url: str, identity: Identity, *, ca: str = "") -> str:
+    """`ca` (PEM) goes with an https address."""
+    cluster = {"server": url}
+    if ca:
+        cluster["certificate-authority-data"] = base64.b64encode(ca.encode()).decode()
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "nvcre-local", "cluster": {"server": url}}],
+        "clusters": [{"name": "nvcre-local", "cluster": cluster}],
         "users": [{"name": identity.user, "user": {"token": identity.token}}],
         "contexts": [
             {
