@@ -1,0 +1,192 @@
+"""What the server adds to, demands of and forbids for objects of the built-in kinds.
+
+Light on purpose: the defaults and refusals our clients rely on, not the whole of Kubernetes' validation.  Pure; `admit`
+fills in defaults in place (the body belongs to the request), the others only look.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import Any
+
+from nvcre_local.apiserver.objects import required
+from nvcre_local.apiserver.resources import Resource
+from nvcre_local.apiserver.schema import Cause
+from nvcre_local.apiserver.storage import Json
+
+DEFAULT_GRACE_SECONDS = 30
+_OBJECTS = ("spec", "status", "data", "stringData", "binaryData", "involvedObject", "regarding")
+_POD_MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
+
+
+def without_nulls(value: Any) -> Any:
+    """As a typed decoder reads a body: null is the same as absent."""
+    match value:
+        case dict():
+            return {key: without_nulls(entry) for key, entry in value.items() if entry is not None}
+        case list():
+            return [without_nulls(entry) for entry in value]
+        case _:
+            return value
+
+
+def type_problem(body: Json) -> str:
+    """The first wrong JSON type that would trip the rules below (or a client's typed decoder)."""
+    for field in _OBJECTS:
+        if not isinstance(body.get(field, {}), dict):
+            return f"{field}: must be an object"
+    spec = body.get("spec", {})
+    for field in ("containers", "initContainers"):
+        found = spec.get(field, [])
+        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+            return f"spec.{field}: must be a list of objects"
+    return ""
+
+
+def admit(resource: Resource, body: Json) -> None:
+    """Defaults of a new object."""
+    match resource.lies_in:
+        case "pods":
+            _default_pod(body)
+        case "namespaces":
+            metadata = body["metadata"]
+            labels = {"kubernetes.io/metadata.name": metadata["name"], **metadata.get("labels", {})}
+            body["metadata"] = {**metadata, "labels": labels}
+            body["spec"] = {**body.get("spec", {}), "finalizers": ["kubernetes"]}
+            body["status"] = {"phase": "Active"}
+        case "secrets":
+            body.setdefault("type", "Opaque")
+            take_string_data(body)
+        case "services":
+            spec = body.setdefault("spec", {})
+            spec.setdefault("type", "ClusterIP")
+            spec.setdefault("sessionAffinity", "None")
+            body["status"] = {"loadBalancer": {}}
+        case "nodes":
+            body.setdefault("spec", {})
+            body.setdefault("status", {})
+
+
+def take_string_data(secret: Json) -> None:
+    texts = secret.pop("stringData", None)
+    if texts:
+        encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()}
+        secret["data"] = {**secret.get("data", {}), **encoded}
+
+
+def _default_pod(pod: Json) -> None:
+    spec = pod.setdefault("spec", {})
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("serviceAccountName", "default")
+    spec["serviceAccount"] = spec["serviceAccountName"]
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("securityContext", {})
+    for container in (*spec.get("containers", []), *spec.get("initContainers", [])):
+        container.setdefault("terminationMessagePath", "/dev/termination-log")
+        container.setdefault("terminationMessagePolicy", "File")
+        container.setdefault("imagePullPolicy", "IfNotPresent")
+        resources = container.setdefault("resources", {})
+        limits = resources.get("limits", {}) if isinstance(resources, dict) else {}
+        if limits:
+            resources["requests"] = {**limits, **resources.get("requests", {})}
+    pod["status"] = {"phase": "Pending", "qosClass": "BestEffort", **pod.get("status", {})}
+
+
+def causes(resource: Resource, body: Json) -> Iterator[Cause]:
+    """Broken rules of a new or changed object."""
+    match resource.lies_in:
+        case "pods":
+            yield from _pod_causes(body.get("spec", {}))
+        case "secrets":
+            yield from _base64_causes(body.get("data", {}), "data")
+        case "configmaps":
+            yield from _text_causes(body.get("data", {}))
+            yield from _base64_causes(body.get("binaryData", {}), "binaryData")
+        case "events":
+            involved = body.get("involvedObject", {})
+            if involved.get("namespace", "") not in ("", body["metadata"].get("namespace")) or (
+                not involved.get("namespace") and body["metadata"].get("namespace") != "default"
+            ):
+                # Events about cluster-scoped objects live in `default`; anywhere else nobody would find them.
+                yield Cause(
+                    "FieldValueInvalid",
+                    "involvedObject.namespace",
+                    f'Invalid value: "{involved.get("namespace", "")}": does not match event.namespace',
+                )
+
+
+def _pod_causes(spec: Json) -> Iterator[Cause]:
+    if not spec.get("containers"):
+        yield required("spec.containers")
+    seen: set[str] = set()
+    for field in ("containers", "initContainers"):
+        for index, container in enumerate(spec.get(field, [])):
+            name = container.get("name")
+            if not name:
+                yield required(f"spec.{field}[{index}].name")
+            elif name in seen:
+                yield Cause("FieldValueDuplicate", f"spec.{field}[{index}].name", f'Duplicate value: "{name}"')
+            else:
+                seen.add(name)
+            if not container.get("image"):
+                yield required(f"spec.{field}[{index}].image")
+    if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
+        yield Cause(
+            "FieldValueNotSupported",
+            "spec.restartPolicy",
+            f'Unsupported value: "{spec.get("restartPolicy")}": supported values: "Always", "Never", "OnFailure"',
+        )
+    grace = spec.get("terminationGracePeriodSeconds", 0)
+    if not isinstance(grace, int) or grace < 0:
+        yield Cause(
+            "FieldValueInvalid",
+            "spec.terminationGracePeriodSeconds",
+            f"Invalid value: {grace!r}: must be greater than or equal to 0",
+        )
+
+
+def _base64_causes(data: Json, field: str) -> Iterator[Cause]:
+    for key, value in data.items():
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            yield Cause("FieldValueInvalid", f"{field}[{key}]", "Invalid value: must be base64 encoded")
+
+
+def _text_causes(data: Json) -> Iterator[Cause]:
+    for key, value in data.items():
+        if not isinstance(value, str):
+            yield Cause("FieldValueTypeInvalid", f"data[{key}]", "Invalid value: must be a string")
+
+
+def update_causes(resource: Resource, old: Json, new: Json) -> Iterator[Cause]:
+    """What an update of the object itself (not of its status) may not change."""
+    match resource.lies_in:
+        case "pods":
+            if _fixed_part(old.get("spec", {})) != _fixed_part(new.get("spec", {})):
+                yield Cause(
+                    "FieldValueForbidden",
+                    "spec",
+                    "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+                    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
+                    "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was "
+                    "previously negative)",
+                )
+        case "configmaps" | "secrets" if old.get("immutable"):
+            for field in ("data", "binaryData"):
+                if old.get(field) != new.get(field):
+                    yield Cause("FieldValueForbidden", field, "Forbidden: field is immutable when `immutable` is set")
+
+
+def _fixed_part(spec: Json) -> Json:
+    fixed = {key: value for key, value in spec.items() if key not in _POD_MUTABLE}
+    for field in ("containers", "initContainers"):
+        fixed[field] = [
+            {key: value for key, value in container.items() if key != "image"} for container in spec.get(field, [])
+        ]
+    return fixed
