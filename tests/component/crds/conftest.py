@@ -1,147 +1,22 @@
-"""Two judges for the admission table: our schema engine, and a real kube-apiserver where its binaries are found.
-
-Binaries: the directory in KUBEBUILDER_ASSETS, else ~/.cache/nvcre/control-plane/bin (etcd and kube-apiserver). Without
-them the cases of the real server are skipped.
+"""Starts the judges. The real one needs etcd and kube-apiserver: in the directory KUBEBUILDER_ASSETS, else in
+~/.cache/nvcre/control-plane/bin. Without them its cases are skipped.
 """
 
 import contextlib
-import copy
-import json
 import os
 import secrets
 import socket
-import ssl
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-import yaml
-from nvcre_local.apiserver.schema import StructuralSchema
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
-ROOT = Path(__file__).parents[3]
-CRD_DIRS = (ROOT / "daemonset/crds", ROOT / "local/nvcre_local/crds")
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    causes: tuple[tuple[str, str, str], ...]
-    """(reason, field, message), sorted: a real server's order is random."""
-
-
-class Judge(Protocol):
-    def create(self, obj: dict[str, Any]) -> dict[str, Any] | Refused: ...
-    def replace(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused: ...
-    def replace_status(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused: ...
-
-
-def crds() -> list[dict[str, Any]]:
-    return [yaml.safe_load(path.read_text()) for folder in CRD_DIRS for path in sorted(folder.glob("*.yaml"))]
-
-
-class Engine:
-    """What the embedded API server does with a request body, without the server."""
-
-    def __init__(self) -> None:
-        self._schemas = {
-            crd["spec"]["names"]["kind"]: StructuralSchema.from_crd_version(crd["spec"]["versions"][0])
-            for crd in crds()
-        }
-        self._with_status = {
-            crd["spec"]["names"]["kind"] for crd in crds() if "subresources" in crd["spec"]["versions"][0]
-        }
-
-    def create(self, obj: dict[str, Any]) -> dict[str, Any] | Refused:
-        new = copy.deepcopy(obj)
-        if obj["kind"] in self._with_status:
-            new.pop("status", None)
-        return self._judge(new, None)
-
-    def replace(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused:
-        return self._judge({**copy.deepcopy(new), **({"status": old["status"]} if "status" in old else {})}, old)
-
-    def replace_status(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused:
-        return self._judge({**copy.deepcopy(old), "status": copy.deepcopy(new["status"])}, old)
-
-    def _judge(self, new: dict[str, Any], old: dict[str, Any] | None) -> dict[str, Any] | Refused:
-        schema = self._schemas[new["kind"]]
-        schema.default(new)
-        schema.prune(new)
-        found = schema.validate(new, old)
-        return Refused(tuple(sorted((c.reason, c.field, c.message) for c in found))) if found else new
-
-
-class RealServer:
-    def __init__(self, url: str, token: str, ca: Path) -> None:
-        self._url, self._token = url, token
-        self._tls = ssl.create_default_context(cafile=ca)
-        self._tls.check_hostname = False
-        self._plural: dict[str, str] = {}
-
-    def request(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
-        request = urllib.request.Request(
-            self._url + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
-                text = answer.read()
-                return answer.status, json.loads(text) if text.startswith(b"{") else {"text": text.decode()}
-        except urllib.error.HTTPError as e:
-            text = e.read()
-            return e.code, json.loads(text) if text.startswith(b"{") else {"text": text.decode()}
-
-    def install(self, crd: dict[str, Any]) -> None:
-        code, answer = self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
-        assert code == 201, answer
-        names, scope = crd["spec"]["names"], crd["spec"]["scope"]
-        middle = "namespaces/default/" if scope == "Namespaced" else ""
-        self._plural[names["kind"]] = f"/apis/{crd['spec']['group']}/v1alpha1/{middle}{names['plural']}"
-
-    def conditions(self, crd: dict[str, Any]) -> dict[str, dict[str, Any]]:
-        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
-        status = self.request("GET", path)[1].get("status", {})
-        return {condition["type"]: condition for condition in status.get("conditions", [])}
-
-    def served(self) -> bool:
-        return all(self.request("GET", path)[0] == 200 for path in self._plural.values())
-
-    def create(self, obj: dict[str, Any]) -> dict[str, Any] | Refused:
-        return _answer(*self.request("POST", self._plural[obj["kind"]], obj))
-
-    def replace(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused:
-        return _answer(*self.request("PUT", self._object(old), _with_version(new, old)))
-
-    def replace_status(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused:
-        return _answer(*self.request("PUT", self._object(old) + "/status", _with_version(new, old)))
-
-    def _object(self, obj: dict[str, Any]) -> str:
-        return f"{self._plural[obj['kind']]}/{obj['metadata']['name']}"
-
-
-def _with_version(new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
-    metadata = {**new["metadata"], "resourceVersion": old["metadata"]["resourceVersion"]}
-    return {**new, "metadata": metadata}
-
-
-def _answer(code: int, body: dict[str, Any]) -> dict[str, Any] | Refused:
-    if code in (200, 201):
-        return body
-    assert code == 422, body
-    assert body["reason"] == "Invalid"
-    return Refused(tuple(sorted((c["reason"], c["field"], c["message"]) for c in body["details"]["causes"])))
-
-
-@pytest.fixture(scope="session")
-def all_crds() -> list[dict[str, Any]]:
-    return crds()
+from .judges import Engine, RealServer, crds
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +42,10 @@ def _start(assets: Path, folder: Path, stack: contextlib.ExitStack) -> RealServe
     client, peer, secure = _free_ports(3)
     token = secrets.token_hex(16)
     (folder / "tokens").write_text(f'{token},admin,admin,"system:masters"\n')
-    subprocess.run(["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True)
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
+    (folder / "sa.key").write_bytes(pem)
     etcd_url = f"http://127.0.0.1:{client}"
     peer_url = f"http://127.0.0.1:{peer}"
     commands = {

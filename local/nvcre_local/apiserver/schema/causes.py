@@ -99,6 +99,8 @@ def render(value: Any) -> str:
             return "true" if value else "false"
         case float() if value.is_integer() and abs(value) < 1e21:
             return str(int(value))
+        case int() if not -(2**63) <= value < 2**63:
+            return str(float(value))
         case str() | int() | float() | None:
             return json.dumps(value, ensure_ascii=False)
         case _:

@@ -2,9 +2,9 @@
 
 A rule can compare objects it cannot look into. A kube-apiserver compares what the schema declares, the number of
 fields, and those undeclared fields that both sides have; so one undeclared field swapped for another goes unnoticed,
-there and here (k8s.io/apiserver `pkg/cel/common/valuesunstructured.go`, `unstructuredMap.Equal`, v0.36). Two values that
-a rule may compare are therefore converted together. Lists of type map and set compare without order: they are put in
-order first.
+there and here (k8s.io/apiserver `pkg/cel/common/valuesunstructured.go`, `unstructuredMap.Equal`, v0.36). Two values
+that a rule may compare are therefore converted together. Lists of type map and set compare without order: they are put
+in order first.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Is a string of the `format` that a schema names?  Only the formats that a kube-apiserver knows; others always pass.
 
 Rules: k8s.io/kube-openapi `pkg/validation/strfmt`; the list of supported names: k8s.io/apiextensions-apiserver
-`pkg/apiserver/validation/formats.go`, v0.36. There int32 and int64 are not among them, so they do not bound a number
-here either. Not checked here though known there: email, hostname, isbn*, creditcard, ssn, colours, bsonobjectid.
+`pkg/apiserver/validation/formats.go`, v0.36. Formats of numbers are bounds, see `values`. Not checked here though known
+there: email, hostname, isbn*, creditcard, ssn, colours, bsonobjectid.
 """
 
 import base64

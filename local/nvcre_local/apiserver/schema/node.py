@@ -92,7 +92,7 @@ def compile_node(schema: Mapping[str, Any], path: str = "openAPIV3Schema") -> No
     below: Sequence[Node | None] = (*properties.values(), additional, items)
     return Node(
         types=("integer", "string") if int_or_string else ((schema["type"],) if schema.get("type") else ()),
-        format=schema.get("format", ""),
+        format=_supported_format(schema),
         nullable=bool(schema.get("nullable")),
         keeps_unknown=bool(schema.get("x-kubernetes-preserve-unknown-fields")),
         embedded=bool(schema.get("x-kubernetes-embedded-resource")),
@@ -112,6 +112,20 @@ def compile_node(schema: Mapping[str, Any], path: str = "openAPIV3Schema") -> No
         rules=rules,
         has_rules=bool(rules) or any(node is not None and node.has_rules for node in below),
     )
+
+
+def _supported_format(schema: Mapping[str, Any]) -> str:
+    """A format that a kube-apiserver does not know for the type says nothing to it."""
+    name: str = schema.get("format", "")
+    match schema.get("type"):
+        case "integer":
+            return name if name in ("int32", "int64") else ""
+        case "number":
+            return name if name in ("float", "double") else ""
+        case "string" | None:
+            return name
+        case _:
+            return ""
 
 
 def _additional(additional: Any, path: str) -> Node | None:

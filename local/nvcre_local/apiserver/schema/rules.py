@@ -91,8 +91,11 @@ class Rule:
         """Empty where there is no messageExpression or it yields nothing usable: then `message` speaks."""
         if self.message_program is None:
             return ""
-        text = self.message_program.eval(data=data).value()
-        if not isinstance(text, str) or "\n" in text.strip() or len(text.strip().encode()) > MAX_MESSAGE_BYTES:
+        outcome = self.message_program.eval(data=data)
+        text = outcome.value()
+        if outcome.type() == cel.Type.ERROR or not isinstance(text, str):
+            return ""
+        if "\n" in text.strip() or len(text.strip().encode()) > MAX_MESSAGE_BYTES:
             return ""
         return text.strip()
 

@@ -5,6 +5,7 @@ an object whose shape they can rely on.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from nvcre_local.apiserver.schema import causes, cel_values, coercion, lists, values
@@ -41,14 +42,19 @@ class StructuralSchema:
         """Fill in defaults in place; drop nulls of fields that are not nullable."""
         coercion.default(obj, self._root)
 
-    def validate(self, obj: Json, old: Json | None = None) -> list[Cause]:
-        """Why `obj` is refused; empty when it is not. With `old` it is an update: transition rules apply, and what did
-        not change is let through.
+    def validate(self, obj: Json, old: Json | None = None, *, subresource: str = "") -> list[Cause]:
+        """Why `obj` is refused; empty when it is not.
+
+        With `old` it is an update: transition rules apply, and what did not change is let through. An update of the
+        subresource `status` validates the values of the status alone, and its messages count from there.
         """
         if _deeper_than(obj, MAX_DEPTH):
             return [causes.invalid_rule(causes.NO_FIELD, f"nested deeper than {MAX_DEPTH} levels; flatten the object")]
         before: Old = ABSENT if old is None else old
-        found = values.check(obj, self._root, "", before)
+        if subresource:
+            found = self._check_below(subresource, obj, before)
+        else:
+            found = values.check(obj, self._root, "", before)
         if old is None or not any(lists.check(old, self._root, "")):
             found.extend(lists.check(obj, self._root, ""))
         if not self._root.has_rules:
@@ -56,22 +62,34 @@ class StructuralSchema:
         if any(cause.reason in BLOCKING for cause in found):
             found.append(causes.rules_not_checked())
         else:
-            found.extend(_check_rules(obj, self._root, "", before, unchanged=False, root=True))
+            found.extend(_check_rules(obj, self._root, "", before, None))
         return found
 
+    def _check_below(self, field: str, obj: Json, old: Old) -> list[Cause]:
+        node = self._root.properties.get(field)
+        if node is None or field not in obj:
+            return []
+        return [_below(field, cause) for cause in values.check(obj[field], node, "", child(old, field))]
 
-def _check_rules(
-    value: Any, node: Node, path: str, old: Old, *, unchanged: bool, root: bool = False
-) -> Iterator[Cause]:
-    """`unchanged`: the nearest part around this one that has an old value equals it, so plain rules let it through."""
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A part of the object beside its old value: the nearest such pair decides whether a failed rule is let through."""
+
+    new: Any
+    old: Any
+
+    def unchanged(self) -> bool:
+        return same(self.new, self.old)
+
+
+def _check_rules(value: Any, node: Node, path: str, old: Old, around: _Pair | None) -> Iterator[Cause]:
     if not node.has_rules or value is None:
         return
+    if old is not ABSENT:
+        around = _Pair(value, old)
     if node.rules:
-        if old is not ABSENT:
-            unchanged = same(value, old)
-        yield from _check_own_rules(value, node, path, old, unchanged=unchanged, root=root)
-    elif old is not ABSENT:
-        unchanged = unchanged or same(value, old)
+        yield from _check_own_rules(value, node, path, old, around)
     match value:
         case dict():
             for key, member in value.items():
@@ -81,25 +99,28 @@ def _check_rules(
                     below, here = node.additional, f"{path}[{key}]"
                 else:
                     continue
-                yield from _check_rules(member, below, here, child(old, key), unchanged=unchanged)
+                yield from _check_rules(member, below, here, child(old, key), around)
         case list() if node.items is not None:
             old_item = items_by_key(old, node.list_keys) if node.list_type == "map" else None
             for i, item in enumerate(value):
-                before = old_item(item) if old_item else ABSENT
-                yield from _check_rules(item, node.items, f"{path}[{i}]", before, unchanged=unchanged)
+                yield from _check_rules(
+                    item, node.items, f"{path}[{i}]", old_item(item) if old_item else ABSENT, around
+                )
         case _:
             pass
 
 
-def _check_own_rules(value: Any, node: Node, path: str, old: Old, *, unchanged: bool, root: bool) -> Iterator[Cause]:
+def _check_own_rules(value: Any, node: Node, path: str, old: Old, around: _Pair | None) -> Iterator[Cause]:
+    root = not path
     compared = any(rule.transition for rule in node.rules) and old is not ABSENT and old is not None
     plain = cel_values.to_cel(value, node, root=root)
     beside = cel_values.to_cel(value, node, old, ordered=False, root=root) if compared else None
     before = cel_values.to_cel(old, node, value, ordered=False, root=root) if compared else None
     for rule in node.rules:
-        transition = rule.transition and compared
-        failed = rule.check(beside, before) if transition else rule.check(plain, None)
-        if failed is not None and (failed.undecided or rule.transition or not unchanged):
+        failed = rule.check(beside, before) if rule.transition and compared else rule.check(plain, None)
+        if failed is None:
+            continue
+        if failed.undecided or rule.transition or around is None or not around.unchanged():
             yield _cause(rule, failed, value, path)
 
 
@@ -120,6 +141,10 @@ def _cause(rule: Rule, failed: Failed, value: Any, path: str) -> Cause:
             return causes.invalid_rule(field, failed.detail)
         case _:
             return causes.invalid(field, value, failed.detail)
+
+
+def _below(field: str, cause: Cause) -> Cause:
+    return replace(cause, field=field if cause.field == causes.NO_FIELD else f"{field}.{cause.field}")
 
 
 def _deeper_than(value: Any, limit: int) -> bool:

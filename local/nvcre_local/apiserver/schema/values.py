@@ -5,6 +5,7 @@ time ("spec.x in body should match ..."), and a combination that fails is report
 an update is never refused, however invalid (ratcheting).
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from nvcre_local.apiserver.schema.causes import Cause, render
 from nvcre_local.apiserver.schema.correlation import ABSENT, Old, child, items_by_key, same
 from nvcre_local.apiserver.schema.node import Node
 
+MAX_SAFE_INTEGER = 2**53 - 1
 
 _TYPES = {
     bool: "boolean",
@@ -34,6 +36,8 @@ def check(value: Any, node: Node, path: str, old: Old = ABSENT) -> list[Cause]:
 
 
 def json_type(value: Any) -> str:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return "number"  # Go decodes an integer beyond int64 as a float64
     return _TYPES[type(value)]
 
 
@@ -47,7 +51,10 @@ def _check_null(node: Node, path: str) -> Iterator[Cause]:
 def _check(value: Any, node: Node, path: str, old: Old) -> Iterator[Cause]:
     found = json_type(value)
     if node.types and not _fits(found, value, node):
-        yield _wrong_type(path, node, found)
+        if node.format and node.type != "string" and not isinstance(value, str | list):
+            yield _wrong_format(path, node, "float64" if isinstance(value, float) else "")
+        else:
+            yield _wrong_type(path, node, found)
     yield from _check_combinations(value, node, path)
     match value:
         case str():
@@ -70,7 +77,7 @@ def _fits(found: str, value: Any, node: Node) -> bool:
     if found in node.types:
         return True
     if found == "number":
-        return "integer" in node.types and float(value).is_integer()
+        return "integer" in node.types and float(value).is_integer() and abs(value) <= MAX_SAFE_INTEGER
     return found == "integer" and "number" in node.types
 
 
@@ -82,13 +89,15 @@ def _check_string(value: str, node: Node, path: str) -> Iterator[Cause]:
         yield _invalid(path, value, f"should be at least {limits.min_length} chars long")
     elif limits.pattern is not None and limits.pattern.search(value) is None:
         yield _invalid(path, value, f"should match '{limits.pattern_source}'")
-    if node.format and not formats.matches(node.format, value):
-        detail = f"{path} in body must be of type {node.format}: {render(value)}"
-        yield causes.type_invalid(_field(path), value, detail)
+    if node.format and node.type in ("", "string") and not formats.matches(node.format, value):
+        yield _wrong_format(path, node, value)
 
 
 def _check_number(value: int | float, node: Node, path: str) -> Iterator[Cause]:
     limits = node.limits
+    if node.type == "integer" and not _in_range(value, node.format):
+        kind = f"with format {node.format}" if node.format else "(default format)"
+        yield _unnamed(f"Checked value must be of type integer {kind} in {path}")
     if limits.multiple_of and value % limits.multiple_of:
         yield _invalid(path, value, f"should be a multiple of {render(limits.multiple_of)}")
     if limits.minimum is not None:
@@ -161,6 +170,11 @@ def _check_combinations(value: Any, node: Node, path: str) -> Iterator[Cause]:
         yield _unnamed(f"{name} must not validate the schema (not)")
 
 
+def _in_range(value: int | float, kind: str) -> bool:
+    limit = 2**31 if kind == "int32" else 2**63
+    return math.isfinite(value) and int(value) == value and -limit <= value < limit
+
+
 def _field(path: str) -> str:
     return path or causes.NO_FIELD
 
@@ -171,6 +185,10 @@ def _unnamed(detail: str) -> Cause:
 
 def _invalid(path: str, value: Any, detail: str) -> Cause:
     return causes.invalid(_field(path), value, f"{path} in body {detail}")
+
+
+def _wrong_format(path: str, node: Node, found: str) -> Cause:
+    return causes.type_invalid(_field(path), found, f"{path} in body must be of type {node.format}: {render(found)}")
 
 
 def _wrong_type(path: str, node: Node, found: str) -> Cause:
