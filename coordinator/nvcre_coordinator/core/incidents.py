@@ -298,7 +298,7 @@ def _overflowed(before: Incident | None, folded: Sequence[Incident]) -> Incident
         fault_class=FaultClass.INFORMATIONAL,
         blame=Blame.NO,
         check="IncidentOverflow",
-        message=f"more incidents are open than the {MAX_OPEN - 1} shown; {count} reports about others were folded",
+        message=f"more incidents are open than the {MAX_OPEN - 1} shown; reports about the others are only counted",
         remedy="look at the node's kernel log; what blames hardware is shown first",
         count=count,
         first_seen=(before.first_seen if before is not None else None) or min(times, default=None),

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -25,15 +24,14 @@ from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, NODES, JsonObject
 from nvcre_kube.workqueue import WorkQueue, run_workers
 
-from nvcre_coordinator.core.incidents import Event, Ledger, Snapshot, fold_events, fold_snapshot
+from nvcre_coordinator.core.incidents import Event, Snapshot, fold_events, fold_snapshot
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import Breaker, Monitor, Observed, Rules, Verdict, assess
+from nvcre_coordinator.core.node_verdict import Breaker, Monitor, Rules, Verdict, assess
 from nvcre_coordinator.fleet.metrics import FleetMetrics
+from nvcre_coordinator.fleet.node_record import NodeRecord
 from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
 from nvcre_coordinator.fleet.server import LoadFailed
 from nvcre_coordinator.fleet.status import MAX_PROBES, Inventory, NodeHealthStatus
-from nvcre_coordinator.fleet.wire import cut
-from nvcre_coordinator.fleet.write_budget import WriteBudget
 
 logger = logging.getLogger(__name__)
 
@@ -41,42 +39,10 @@ WORKERS = 16
 NODE_GONE_S = 30.0
 OUTAGE_RETRY_S = 2.0
 CONFLICTS = 5
-MESSAGE_BYTES = 512
-
-
-@dataclass(eq=False, slots=True)
-class _Node:
-    """What is known of one node, and what the API server has of it."""
-
-    name: str
-    ledger: Ledger = field(default_factory=Ledger)
-    reported: bool = False
-    boot_id: str = ""
-    agent_version: str = ""
-    simulated: bool = False
-    inventory: Inventory | None = None
-    monitors: tuple[Monitor, ...] = ()
-    probes: tuple[ProbeResult, ...] = ()  # newest first
-    lost_since: datetime | None = None
-    loaded: bool = False
-    held: bool = False  # its verdict is held back by the circuit breaker
-    stored: NodeHealthStatus = field(default_factory=NodeHealthStatus)
-    attempted: NodeHealthStatus | None = None  # a write whose answer did not arrive
-    metadata: JsonObject | None = None  # None: no NodeHealth exists
-    flush: bool = False
-    budget: WriteBudget = field(default_factory=WriteBudget)
-
-    def take_over(self, status: NodeHealthStatus) -> None:
-        """Start from what is stored."""
-        self.stored = status
-        self.ledger = Ledger(status.incidents, status.closed_incidents, status.cursors)
-        self.boot_id, self.agent_version, self.simulated = status.boot_id, status.agent_version, status.simulated
-        self.inventory, self.monitors, self.probes = status.inventory, status.monitors, status.probes
-        self.reported = status.inventory is not None
 
 
 class NodeHealthStore:
-    """One per leadership: `run` until it is lost. Every method but `load` and `run` returns at once."""
+    """`run` while leading, `reset` when leadership is lost. Every method but `load` and `run` returns at once."""
 
     def __init__(
         self,
@@ -98,7 +64,7 @@ class NodeHealthStore:
         self._on_rival = on_rival
         self._on_breaker = on_breaker
         self._rules = rules or Rules()
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, NodeRecord] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._queue: WorkQueue[str] = WorkQueue()
         self._breaker = Breaker()
@@ -107,6 +73,15 @@ class NodeHealthStore:
 
     async def run(self) -> None:
         await run_workers(self._queue, self._reconcile, workers=WORKERS, name="node-health")
+
+    def reset(self) -> None:
+        """Leadership is lost: what is stored is the truth, what is not will be sent again."""
+        for state in self._nodes.values():
+            self._count_verdict(state.stored.verdict, None)
+        self._nodes.clear()
+        self._locks.clear()
+        self._queue = WorkQueue()
+        self._breaker = Breaker()
 
     def subscribe(self, callback: Callable[[str], None]) -> None:
         """`callback(node)` whenever everything known of the node is stored."""
@@ -118,7 +93,7 @@ class NodeHealthStore:
         """Reads the NodeHealth from the API server, once per leadership. Raises LoadFailed."""
         lock = self._locks.setdefault(node, asyncio.Lock())
         async with lock:
-            state = self._nodes.setdefault(node, _Node(node))
+            state = self._nodes.setdefault(node, NodeRecord(node))
             if state.loaded:
                 return
             try:
@@ -139,41 +114,52 @@ class NodeHealthStore:
         state = self._nodes.get(node)
         return state.stored if state is not None and state.loaded else None
 
+    def probes(self, node: str) -> tuple[ProbeResult, ...]:
+        """As known, stored or about to be; newest first."""
+        state = self._nodes.get(node)
+        return state.probes if state is not None else ()
+
     def inventory(self, node: str) -> Inventory | None:
         state = self._nodes.get(node)
         return state.inventory if state is not None else None
 
+    def _loaded(self, node: str) -> NodeRecord:
+        state = self._nodes.get(node)
+        if state is None or not state.loaded:
+            raise LoadFailed(f"NodeHealth {node} is not loaded: the Node was deleted meanwhile, or leadership was lost")
+        return state
+
     # Reports
 
     def hello(self, node: str, *, boot_id: str, agent_version: str, simulated: bool) -> None:
-        state = self._nodes[node]
+        state = self._loaded(node)
         state.boot_id, state.agent_version, state.simulated = boot_id, agent_version, simulated
         state.lost_since = None
         # Written with the snapshot that follows: half a status is no news.
 
     def events(self, node: str, outbox_id: str, events: list[Event]) -> None:
-        state = self._nodes[node]
+        state = self._loaded(node)
         state.ledger = fold_events(state.ledger, outbox_id, events)
         self._queue.add(node)
 
     def snapshot(
         self, node: str, snapshot: Snapshot, *, boot_id: str, inventory: Inventory, monitors: tuple[Monitor, ...]
     ) -> None:
-        state = self._nodes[node]
+        state = self._loaded(node)
         state.ledger = fold_snapshot(state.ledger, snapshot)
         state.boot_id, state.inventory, state.monitors = boot_id or state.boot_id, inventory, monitors
         state.reported = True
         self._queue.add(node)
 
     def monitors(self, node: str, monitors: tuple[Monitor, ...]) -> None:
-        state = self._nodes[node]
+        state = self._loaded(node)
         if state.monitors != monitors and state.reported:
             state.monitors = monitors
             self._queue.add(node)
 
     def probe(self, node: str, result: ProbeResult) -> None:
         """Adds a result, or replaces the one of the same probe and kind (its verdict came). The node is loaded."""
-        state = self._nodes[node]
+        state = self._loaded(node)
         key = (result.probe_id, result.kind)
         if any((old.probe_id, old.kind) == key for old in state.probes):
             state.probes = tuple(result if (old.probe_id, old.kind) == key else old for old in state.probes)
@@ -184,7 +170,7 @@ class NodeHealthStore:
     def lost(self, silent: Mapping[str, datetime]) -> None:
         """These nodes have been silent long enough to say so; all others have not."""
         for name, since in silent.items():
-            state = self._nodes.setdefault(name, _Node(name))
+            state = self._nodes.setdefault(name, NodeRecord(name))
             if state.lost_since != since:
                 state.lost_since = since
                 self._queue.add(name)
@@ -225,7 +211,7 @@ class NodeHealthStore:
         self._outage = False
         return again
 
-    async def _bring_up_to_date(self, state: _Node) -> float | None:
+    async def _bring_up_to_date(self, state: NodeRecord) -> float | None:
         name = state.name
         if not state.loaded:
             await self.load(name)
@@ -246,18 +232,10 @@ class NodeHealthStore:
                 return again
         raise ApiError(409, "Conflict", f"NodeHealth {name} changes faster than it can be read")
 
-    def _desired(self, state: _Node) -> tuple[NodeHealthStatus, float | None]:
+    def _desired(self, state: NodeRecord) -> tuple[NodeHealthStatus, float | None]:
         now = self._clock()
         facts = self._facts(state.name)
-        seen = Observed(
-            reported=state.reported,
-            open=state.ledger.open,
-            closed=state.ledger.closed,
-            monitors=state.monitors,
-            probes=state.probes,
-            maintenance=facts is not None and facts.maintenance,
-            lost_since=state.lost_since,
-        )
+        seen = state.observed(maintenance=facts is not None and facts.maintenance)
         assessment = assess(seen, now, self._rules)
         verdict, message, again = assessment.verdict, assessment.message, assessment.look_again
         if self._held_back(state, verdict, now):
@@ -265,25 +243,10 @@ class NodeHealthStore:
             message = self._breaker.sentence(self._fleet_size(), self._rules)
             assert self._breaker.open_until is not None
             again = self._breaker.open_until - now
-        changed = verdict != state.stored.verdict
-        desired = NodeHealthStatus(
-            verdict=verdict,
-            message=cut(message, MESSAGE_BYTES),
-            simulated=state.simulated,
-            boot_id=state.boot_id,
-            agent_version=state.agent_version,
-            last_transition_time=now.replace(microsecond=0) if changed else state.stored.last_transition_time,
-            gpu_count=len(state.inventory.gpus) if state.inventory is not None else None,
-            inventory=state.inventory,
-            monitors=state.monitors,
-            incidents=state.ledger.open,
-            closed_incidents=state.ledger.closed,
-            probes=state.probes,
-            cursors=state.ledger.cursors,
-        )
+        desired = state.desired(verdict, message, now)
         return desired, None if again is None else max(0.1, again.total_seconds())
 
-    def _held_back(self, state: _Node, verdict: Verdict, now: datetime) -> bool:
+    def _held_back(self, state: NodeRecord, verdict: Verdict, now: datetime) -> bool:
         if verdict is not Verdict.FAULTY or state.stored.verdict is Verdict.FAULTY:
             state.held = False
             return False
@@ -307,7 +270,7 @@ class NodeHealthStore:
     def breaker_open(self) -> bool:
         return self._breaker.is_open(self._clock())
 
-    async def _create(self, state: _Node) -> bool:
+    async def _create(self, state: NodeRecord) -> bool:
         """An empty NodeHealth owned by its Node; False when there is no such Node (any more)."""
         facts = self._facts(state.name)
         if facts is None:
@@ -339,7 +302,7 @@ class NodeHealthStore:
             state.stored = NodeHealthStatus()
         return True
 
-    async def _write(self, state: _Node, desired: NodeHealthStatus) -> bool:
+    async def _write(self, state: NodeRecord, desired: NodeHealthStatus) -> bool:
         """One status write; False when it must be computed again from what is there."""
         obj = {
             "apiVersion": NODE_HEALTHS.api_version,
@@ -369,7 +332,7 @@ class NodeHealthStore:
         self._stored(state, desired, answer["metadata"])
         return True
 
-    def _stored(self, state: _Node, status: NodeHealthStatus, metadata: JsonObject) -> None:
+    def _stored(self, state: NodeRecord, status: NodeHealthStatus, metadata: JsonObject) -> None:
         before = state.stored
         state.attempted = None
         state.metadata = metadata
@@ -382,7 +345,7 @@ class NodeHealthStore:
                 state.name, before.verdict, status.verdict, status.message,
             )  # fmt: skip
 
-    async def _read_again(self, state: _Node) -> None:
+    async def _read_again(self, state: NodeRecord) -> None:
         """After a conflict: whose write was it?"""
         before, attempted = state.stored, state.attempted
         await self._read(state)
@@ -398,7 +361,7 @@ class NodeHealthStore:
             self._count_verdict(before.verdict, state.stored.verdict)
             self._on_rival(state.name)
 
-    async def _read(self, state: _Node) -> None:
+    async def _read(self, state: NodeRecord) -> None:
         try:
             found = await self._client.get(NODE_HEALTHS, state.name)
         except ApiError as error:

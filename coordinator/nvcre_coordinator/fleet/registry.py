@@ -98,6 +98,8 @@ class AgentRegistry:
         self._lost_since: dict[str, datetime] = {}
         self._subscribers: list[Callable[[str], None]] = []
         self._next_sync = 0
+        self._empty = asyncio.Event()
+        self._empty.set()
 
     # Confirmations
 
@@ -144,12 +146,15 @@ class AgentRegistry:
         if older is not None:
             older.end(Ending(grpc.StatusCode.ABORTED, "replaced by a newer stream of this node", "replaced"))
         self._agents[agent.node] = agent
+        self._empty.clear()
         self._lost_since.pop(agent.node, None)
         self._tell(agent.node)
 
     def disconnect(self, agent: ConnectedAgent) -> None:
         if self._agents.get(agent.node) is agent:
             del self._agents[agent.node]
+            if not self._agents:
+                self._empty.set()
             self._lost_since[agent.node] = self._clock()
             self._tell(agent.node)
 
@@ -157,6 +162,9 @@ class AgentRegistry:
         for agent in list(self._agents.values()):
             agent.send(pb.CoordinatorMessage(drain=drain))
             agent.end(Ending(grpc.StatusCode.UNAVAILABLE, message, "drained"))
+
+    async def wait_empty(self) -> None:
+        await self._empty.wait()
 
     def reset(self) -> None:
         """Leadership is lost: what is known here is known by the next leader's streams."""

@@ -226,6 +226,8 @@ class FleetServicer(pb_grpc.FleetServicer):
         except wire.BadMessage as error:
             self._metrics.bad_messages.inc()
             return Ending(grpc.StatusCode.INVALID_ARGUMENT, str(error), "bad_message")
+        except LoadFailed as error:
+            return Ending(grpc.StatusCode.UNAVAILABLE, str(error), "not_loaded")
         return Ending(None, "", "disconnected")
 
     def _handle(self, agent: ConnectedAgent, message: pb.AgentMessage) -> None:

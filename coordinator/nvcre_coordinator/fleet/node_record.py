@@ -1,0 +1,78 @@
+"""What is known of one node, and what the API server has of it: the memory of fleet/node_health.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from nvcre_kube.resources import JsonObject
+
+from nvcre_coordinator.core.incidents import Ledger
+from nvcre_coordinator.core.localisation import ProbeResult
+from nvcre_coordinator.core.node_verdict import Monitor, Observed, Verdict
+from nvcre_coordinator.fleet.status import Inventory, NodeHealthStatus
+from nvcre_coordinator.fleet.wire import cut
+from nvcre_coordinator.fleet.write_budget import WriteBudget
+
+MESSAGE_BYTES = 512
+
+
+@dataclass(eq=False, slots=True)
+class NodeRecord:
+    """What is known of one node, and what the API server has of it."""
+
+    name: str
+    ledger: Ledger = field(default_factory=Ledger)
+    reported: bool = False
+    boot_id: str = ""
+    agent_version: str = ""
+    simulated: bool = False
+    inventory: Inventory | None = None
+    monitors: tuple[Monitor, ...] = ()
+    probes: tuple[ProbeResult, ...] = ()  # newest first
+    lost_since: datetime | None = None
+    loaded: bool = False
+    held: bool = False  # its verdict is held back by the circuit breaker
+    stored: NodeHealthStatus = field(default_factory=NodeHealthStatus)
+    attempted: NodeHealthStatus | None = None  # a write whose answer did not arrive
+    metadata: JsonObject | None = None  # None: no NodeHealth exists
+    flush: bool = False
+    budget: WriteBudget = field(default_factory=WriteBudget)
+
+    def take_over(self, status: NodeHealthStatus) -> None:
+        """Start from what is stored."""
+        self.stored = status
+        self.ledger = Ledger(status.incidents, status.closed_incidents, status.cursors)
+        self.boot_id, self.agent_version, self.simulated = status.boot_id, status.agent_version, status.simulated
+        self.inventory, self.monitors, self.probes = status.inventory, status.monitors, status.probes
+        self.reported = status.inventory is not None
+
+    def observed(self, *, maintenance: bool) -> Observed:
+        return Observed(
+            reported=self.reported,
+            open=self.ledger.open,
+            closed=self.ledger.closed,
+            monitors=self.monitors,
+            probes=self.probes,
+            maintenance=maintenance,
+            lost_since=self.lost_since,
+        )
+
+    def desired(self, verdict: Verdict, message: str, now: datetime) -> NodeHealthStatus:
+        """What should stand in the status."""
+        changed = verdict != self.stored.verdict
+        return NodeHealthStatus(
+            verdict=verdict,
+            message=cut(message, MESSAGE_BYTES),
+            simulated=self.simulated,
+            boot_id=self.boot_id,
+            agent_version=self.agent_version,
+            last_transition_time=now.replace(microsecond=0) if changed else self.stored.last_transition_time,
+            gpu_count=len(self.inventory.gpus) if self.inventory is not None else None,
+            inventory=self.inventory,
+            monitors=self.monitors,
+            incidents=self.ledger.open,
+            closed_incidents=self.ledger.closed,
+            probes=self.probes,
+            cursors=self.ledger.cursors,
+        )
