@@ -54,7 +54,7 @@ async def keep_up(plan: ClusterPlan, *, console: Console) -> None:
             console.print("kubectl is not on the PATH; the kubeconfig below serves any client", highlight=False)
         console.print("the cluster is up; Ctrl-C ends it. In another terminal:", highlight=False)
         line = f"kubectl --kubeconfig {cluster.kubeconfig} get jobs.nvcre.nvidia.com,nodehealths"
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  {line}", highlight=False, markup=False, emoji=False, soft_wrap=True)
         await asyncio.Event().wait()
 
     await _in_cluster(plan, console, work)
@@ -62,7 +62,7 @@ async def keep_up(plan: ClusterPlan, *, console: Console) -> None:
 
 async def _in_cluster(plan: ClusterPlan, console: Console, work: Callable[[LocalCluster], Awaitable[T]]) -> T:
     def say(text: str) -> None:
-        console.print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+        console.print(text, style="dim", highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     task = asyncio.current_task()
     assert task is not None

@@ -13,7 +13,6 @@ from typing import Protocol, Self
 from nvcre_kube.resources import JsonObject
 from rich.console import Console
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -80,7 +79,9 @@ class LineProgress:
         pass
 
     def step(self, text: str) -> None:
-        self._console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(
+            f"{time.strftime('%H:%M:%S')} {text}", markup=False, emoji=False, highlight=False, soft_wrap=True
+        )
 
     def show(self, seen: Sequence[Gathered]) -> None:
         for one in seen:
@@ -119,7 +120,7 @@ class LiveProgress:
         elapsed = show_duration(time.monotonic() - self._began)
         for one in seen:
             name = one.job["metadata"]["name"]
-            table.add_row(Text(f"job {name}", style="bold"), elapsed, escape(job_line(one)))
+            table.add_row(Text(f"job {name}", style="bold"), elapsed, Text(job_line(one)))
         pods = {(p.get("spec") or {}).get("nodeName"): p for one in seen for p in one.pods}
         healths = sorted(seen[0].node_healths, key=lambda h: natural(h["metadata"]["name"])) if seen else []
         for health in healths:

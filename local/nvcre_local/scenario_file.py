@@ -42,7 +42,7 @@ DRIVER_KEYS = (
 )
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_UNITS_A_SECOND = {"ms": 1000.0, "s": 1.0, "m": 1 / 60}
 _DATA = resources.files("nvcre_local") / "data"
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ def duration(value: Any) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"expected a duration such as 4s, 300ms or 1m, found {value!r}")
-    return float(match[1]) * _UNIT_S[match[2]]
+    return float(match[1]) / _UNITS_A_SECOND[match[2]]
 
 
 def _list_of(convert: Convert[T], most: int) -> Convert[tuple[T, ...]]:

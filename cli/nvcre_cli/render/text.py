@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from nvcre_kube.resources import JsonObject
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -76,10 +75,15 @@ def _verdict(report: JobReport) -> Panel:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="", expand=False)
+    table = Table(title=Text(title), title_justify="left", title_style="bold", header_style="", expand=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
+
+
+def _plain(cells: Iterable[object]) -> list[Text]:
+    """Foreign text as it is: rich would read markup in it, and an emoji in the PCI address 0000:ab:00."""
+    return [Text(str(cell)) for cell in cells]
 
 
 def _failed_nodes(report: JobReport) -> Table | None:
@@ -94,7 +98,7 @@ def _failed_nodes(report: JobReport) -> Table | None:
             node.get("message", ""),
             show_evidence(node.get("evidence") or ()),
         )
-        table.add_row(*(escape(str(cell)) for cell in cells))
+        table.add_row(*_plain(cells))
     return table
 
 
@@ -102,11 +106,11 @@ def _bandwidth(report: JobReport) -> Table | None:
     if not report.bandwidth:
         return None
     limits = ", ".join(f"{key}: {rule}" for key, rule in sorted(report.thresholds.items()))
-    title = f"Bandwidth {report.test_type}".rstrip() + (f"  (required: {escape(limits)})" if limits else "")
+    title = f"Bandwidth {report.test_type}".rstrip() + (f"  (required: {limits})" if limits else "")
     table = _table(title, "size", "algbw GB/s", "busbw GB/s", "samples")
     for row in sorted(report.bandwidth, key=lambda row: int(row.get("sizeBytes", 0))):
         size = show_size(int(row.get("sizeBytes", 0)))
-        table.add_row(size, str(row.get("algBW", "")), str(row.get("busBW", "")), str(row.get("samples", "")))
+        table.add_row(*_plain((size, row.get("algBW", ""), row.get("busBW", ""), row.get("samples", ""))))
     for column in table.columns:
         column.justify = "right"
     return table
@@ -122,7 +126,7 @@ def _probes(report: JobReport) -> Table | None:
         figure = str(probe.get("busBandwidthGBps") or "-")
         why = str(probe.get("comparison") or probe.get("message") or "")
         kind = str(probe.get("kind", ""))
-        table.add_row(probe["node"], kind, figure, Text(verdict, style=style), escape(why))
+        table.add_row(*_plain((probe["node"], kind, figure)), Text(verdict, style=style), Text(why))
     return table
 
 
@@ -144,7 +148,7 @@ def _incidents(report: JobReport) -> Table | None:
             incident.get("count", 1),
             ", ".join(incident.get("sources") or ()),
         )
-        table.add_row(*(escape(str(cell)) for cell in cells))
+        table.add_row(*_plain(cells))
     return table
 
 
@@ -155,7 +159,7 @@ def _nodes(report: JobReport) -> Table | None:
     for node in report.nodes:
         verdict = Text(str(node["verdict"]), style=VERDICT_COLOURS.get(node["verdict"], "yellow"))
         gpus = f"{node['gpus']} x {node['product']}" if node["product"] else str(node["gpus"])
-        table.add_row(node["name"], verdict, gpus, node["driver"], escape(str(node["message"])))
+        table.add_row(Text(node["name"]), verdict, Text(gpus), Text(str(node["driver"])), Text(str(node["message"])))
     return table
 
 
@@ -165,5 +169,5 @@ def _conditions(report: JobReport) -> Table | None:
     table = _table("Conditions", "condition", "status", "reason", "message")
     for entry in report.conditions:
         cells = (entry.get("type", ""), entry.get("status", ""), entry.get("reason", ""), entry.get("message", ""))
-        table.add_row(*(escape(str(cell)) for cell in cells))
+        table.add_row(*_plain(cells))
     return table

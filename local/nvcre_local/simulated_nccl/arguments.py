@@ -79,7 +79,7 @@ class EndWith(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TestArguments:
+class PerfArguments:
     """One all_reduce_perf run. Defaults: nccl-tests 2.19."""
 
     threads: int = 1
@@ -148,7 +148,7 @@ def _number(text: str) -> int:
     return int(digits) if digits.lstrip("+-") else 0
 
 
-def parse_test(program: str, arguments: list[str]) -> TestArguments:
+def parse_test(program: str, arguments: list[str]) -> PerfArguments:
     """Raises EndWith where the tool would print and leave."""
     try:
         options, _ = getopt.gnu_getopt(arguments, SHORT, [f"{name}=" for name in LONG] + ["help"])
@@ -168,8 +168,8 @@ def parse_test(program: str, arguments: list[str]) -> TestArguments:
             sizes[short] = parse_size(given[short])
             if sizes[short] < 0:
                 raise EndWith(255, stderr=f"invalid size specified for '{name}'\n")
-    defaults = TestArguments()
-    parsed = TestArguments(
+    defaults = PerfArguments()
+    parsed = PerfArguments(
         threads=_number(given.get("t", "1")),
         gpus=_number(given.get("g", "1")),
         min_bytes=sizes.get("b", defaults.min_bytes),

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nvcre_local.simulated_nccl import text
-from nvcre_local.simulated_nccl.arguments import EndWith, MpiArguments, TestArguments, parse_mpirun, parse_test
+from nvcre_local.simulated_nccl.arguments import EndWith, MpiArguments, PerfArguments, parse_mpirun, parse_test
 from nvcre_local.simulated_nccl.directory import Directory, Handshake, PodIdentity, SimulationBroken, Worker
 from nvcre_local.simulated_nccl.fabric import Fabric
 
@@ -42,7 +42,7 @@ def say(words: str) -> None:
 
 def print_run(
     program: str,
-    arguments: TestArguments,
+    arguments: PerfArguments,
     devices: list[text.Device],
     fabric: Fabric,
     *,
@@ -152,7 +152,7 @@ def mpirun(directory: Directory, node: str, pod: PodIdentity, arguments: list[st
     return 0
 
 
-def _await_workers(handshake: Handshake, asked: MpiArguments, parsed: TestArguments, *, gpus: int) -> list[Worker]:
+def _await_workers(handshake: Handshake, asked: MpiArguments, parsed: PerfArguments, *, gpus: int) -> list[Worker]:
     """All worker Pods that the processes fill; mpirun itself would retry ssh as long."""
     per_node = max(1, gpus // max(1, parsed.threads * parsed.gpus))
     expected = -(-(asked.processes or 1) // per_node)
@@ -165,7 +165,7 @@ def _await_workers(handshake: Handshake, asked: MpiArguments, parsed: TestArgume
 
 
 def _devices(
-    directory: Directory, workers: list[Worker], asked: MpiArguments, parsed: TestArguments
+    directory: Directory, workers: list[Worker], asked: MpiArguments, parsed: PerfArguments
 ) -> list[text.Device]:
     """Processes fill the nodes in rank order; each drives threads x GPUs devices."""
     devices: list[text.Device] = []

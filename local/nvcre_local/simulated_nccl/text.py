@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvcre_local.simulated_nccl.arguments import TYPE_BYTES, TestArguments
+from nvcre_local.simulated_nccl.arguments import TYPE_BYTES, PerfArguments
 
 VERSION = "2.19.6"
 NCCL_VERSION = 23007
@@ -47,7 +47,7 @@ class Measured:
         return cls(time_us, algbw, algbw * busbw_factor)
 
 
-def banner(program: str, arguments: TestArguments) -> str:
+def banner(program: str, arguments: PerfArguments) -> str:
     a = arguments
     return (
         f"# nccl-tests version {VERSION} nccl-headers={NCCL_VERSION} nccl-library={NCCL_VERSION}\n"
@@ -81,7 +81,7 @@ def cell(value: float, width: int) -> str:
     return f"{value:{width}.{decimals}f}"
 
 
-def row_start(size: int, arguments: TestArguments) -> str:
+def row_start(size: int, arguments: PerfArguments) -> str:
     """Printed before the operation runs; the figures follow on the same line."""
     count = size // TYPE_BYTES[arguments.datatype]
     return f"{size:12d}  {count:12d}  {arguments.datatype:>8}  {arguments.operation:>6}  {-1:6d}"
