@@ -113,10 +113,18 @@ def open_driver() -> Driver | Blind:
         )
     driver = Driver()
     driver.enumerate()
-    if not driver.inventory().gpus and driver.unidentified == 0:
-        pynvml.nvmlShutdown()
-        return Blind("NoGPUs", "NVML loads but lists no GPU; check that /dev/nvidia* are visible to the agent")
-    return driver
+    why = driver.failing()
+    if driver.device_count == 0:
+        blind = Blind("NoGPUs", "NVML loads but lists no GPU; check that /dev/nvidia* are visible to the agent")
+    elif why is not None:
+        blind = Blind(
+            "DevicesUnreadable",
+            f"no GPU can be read ({why.value}); check that the agent's container has its NVIDIA devices and restart it",
+        )
+    else:
+        return driver
+    driver.close()
+    return blind
 
 
 class Driver:
@@ -169,6 +177,18 @@ class Driver:
             if index not in self._handles
             or read(pynvml.nvmlDeviceGetPerformanceState, self._handles[index]) is Unread.LOST
         )
+
+    def failing(self) -> Unread | None:
+        """Why no GPU at all can be read although none is lost: a container without its devices, a broken driver."""
+        if not isinstance(self.device_count, int):
+            return self.device_count
+        answers: set[Unread | None] = set()
+        for index in range(self.device_count):
+            handle = read(pynvml.nvmlDeviceGetHandleByIndex, index)
+            answer = handle if isinstance(handle, Unread) else read(pynvml.nvmlDeviceGetPerformanceState, handle)
+            answers.add(answer if isinstance(answer, Unread) else None)
+        blameless = answers & {Unread.FAILED, Unread.NO_PERMISSION}
+        return next(iter(blameless)) if blameless == answers and answers else None
 
     def handles(self) -> dict[int, Any]:
         return dict(self._handles)

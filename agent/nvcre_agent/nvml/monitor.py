@@ -249,10 +249,6 @@ class NvmlMonitor:
         if state == self.state:
             return
         self.state = state
-        level = logging.INFO if state.sight is Sight.WATCHING else logging.WARNING
-        log.log(
-            level, "event=nvml_monitor state=%s reason=%s message=%r", state.sight.value, state.reason, state.message
-        )
         await self._queue.put(state)
 
     async def _ask(self, what: str, waiting: dict[int, asyncio.Future[Any]], deadline_s: float) -> Any:

@@ -169,17 +169,22 @@ class SimulatedNode:
             return
         with self.events_path.open("rb") as events:
             events.seek(self._offset)
-            appended = events.read()
-        self._offset += len(appended)
-        *lines, self._tail = (self._tail + appended).split(b"\n")
-        if len(self._tail) > MAX_LINE_BYTES:
-            self._reject(self._tail[:80], f"longer than {MAX_LINE_BYTES} bytes")
-            self._tail = b""
-        for line in filter(None, map(bytes.strip, lines)):
-            try:
-                self._apply(parse_line(line, len(self.gpus)), deliver_xid, status.st_mtime)
-            except ValueError as error:
-                self._reject(line, str(error))
+            while chunk := events.read(MAX_LINE_BYTES):
+                self._offset += len(chunk)
+                *lines, self._tail = (self._tail + chunk).split(b"\n")
+                for line in lines:
+                    self._read(line, deliver_xid, status.st_mtime)
+                if len(self._tail) > MAX_LINE_BYTES:
+                    self._reject(self._tail, f"longer than {MAX_LINE_BYTES} bytes")
+                    self._tail = b""
+
+    def _read(self, line: bytes, deliver_xid: Callable[[int, int], None], written_at_s: float) -> None:
+        if not line.strip():
+            return
+        try:
+            self._apply(parse_line(line, len(self.gpus)), deliver_xid, written_at_s)
+        except (ValueError, RecursionError) as error:  # json gives up on deep nesting with the latter
+            self._reject(line, str(error))
 
     def _reject(self, line: bytes, why: str) -> None:
         self.bad_lines += 1

@@ -35,8 +35,7 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _JOIN_S = 3.0
-FAILED_WAIT_BACKOFF_S = 0.2  # doubled with every further failure
-FAILED_WAITS_ARE_BLIND = 6  # about 12 s of failing waits in a row
+FAILED_WAITS_ARE_BLIND = 6  # failures in a row; the pauses between them add up to three waits
 
 
 class Mouth:
@@ -139,7 +138,8 @@ class EventLoop(threading.Thread):
             self._set.free()
             self._set = None
         self._lost = self._driver.lost()
-        created = EventSet.create(self._driver, sorted(set(self._driver.handles()) - self._lost))
+        why = self._driver.failing()
+        created = why or EventSet.create(self._driver, sorted(set(self._driver.handles()) - self._lost))
         self.busy.leave()
         if isinstance(created, Unread):
             self._back_off(created)
@@ -159,7 +159,7 @@ class EventLoop(threading.Thread):
             )
             self._mouth.say("blind", reason=self.blind.reason, message=self.blind.message)
             return
-        self.stopping.wait(FAILED_WAIT_BACKOFF_S * 2 ** (self._failures - 1))
+        self.stopping.wait(self._wait_ms / 10_000 * 2 ** (self._failures - 1))
         self.rebuild.set()
 
     @property

@@ -1,0 +1,267 @@
+"""The monitor with its real child process over a simulated node: what the stream says, and when it is blind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from nvcre_agent.nvml.monitor import NvmlMonitor, Observation, Timing, backoff_s
+from nvcre_agent.nvml.snapshot import MonitorState, NvmlEvent, Sight, Snapshot, Unread
+
+from tests.unit.agent.nvml.conftest import SimulationDirectory
+
+TIMING = Timing(snapshot_interval_s=30, beat_interval_s=0.2, wait_s=0.2, hang_s=1.0, first_backoff_s=0.05)
+SOON_S = 20.0  # how long a test waits for something that must come; never how long it takes
+
+
+@dataclass
+class Listener:
+    """Collects the stream, so that a test can wait for what it expects."""
+
+    monitor: NvmlMonitor
+    heard: list[Observation] = field(default_factory=list)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def listen(self) -> None:
+        async for item in self.monitor.events():
+            async with self._news:
+                self.heard.append(item)
+                self._news.notify_all()
+
+    async def until(self, wanted: Callable[[Observation], bool], *, after: int = 0) -> Observation:
+        async with asyncio.timeout(SOON_S), self._news:
+            await self._news.wait_for(lambda: any(wanted(item) for item in self.heard[after:]))
+        return next(item for item in self.heard[after:] if wanted(item))
+
+    async def watching(self, *, after: int = 0) -> None:
+        await self.until(lambda item: isinstance(item, MonitorState) and item.sight is Sight.WATCHING, after=after)
+
+    async def blind(self, *, after: int = 0) -> MonitorState:
+        state = await self.until(lambda item: isinstance(item, MonitorState) and item.sight is Sight.BLIND, after=after)
+        assert isinstance(state, MonitorState)
+        return state
+
+    def xids(self) -> list[tuple[str, int]]:
+        return [(item.gpu.uuid, item.data) for item in self.heard if isinstance(item, NvmlEvent) and item.gpu]
+
+
+@contextlib.asynccontextmanager
+async def monitoring(simulate: Path | None, timing: Timing = TIMING) -> AsyncIterator[Listener]:
+    monitor = NvmlMonitor(simulate=simulate, timing=timing)
+    listener = Listener(monitor)
+    await monitor.start()
+    listening = asyncio.create_task(listener.listen())
+    try:
+        yield listener
+    finally:
+        await monitor.stop()
+        await listening
+
+
+async def eventually(wanted: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while not wanted():  # noqa: ASYNC110  about another process, which sets no event of ours
+            await asyncio.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """False for a zombie too: an orphan's may stay where no init process reaps it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_the_stream_begins_with_watching_and_a_snapshot_of_all_gpus(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        snapshot = await listener.until(lambda item: isinstance(item, Snapshot))
+        assert isinstance(snapshot, Snapshot)
+        assert len(snapshot.gpus) == 8
+        assert listener.monitor.inventory is not None
+        assert len(listener.monitor.inventory.gpus) == 8
+
+
+async def test_a_drain_ends_after_everything_that_happened_before_it_was_handed_out(
+    simulation: SimulationDirectory,
+) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        for code in range(1, 51):
+            simulation.xid(code % 8, code)
+        assert await listener.monitor.drain(SOON_S)
+        assert [code for _, code in listener.xids()] == list(range(1, 51))
+
+
+async def test_a_lost_gpu_leaves_the_other_seven_watched(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        simulation.xid(5, 79)
+        simulation.set(5, lost=True)
+        assert await listener.monitor.drain(SOON_S)
+        simulation.xid(4, 31)
+        assert await listener.monitor.drain(SOON_S)
+        assert listener.xids() == [("GPU-5", 79), ("GPU-4", 31)]
+        snapshot = await listener.monitor.snapshot(SOON_S)
+        assert snapshot is not None
+        assert [gpu.access for gpu in snapshot.gpus] == [Unread.LOST if i == 5 else None for i in range(8)]
+        assert len(listener.monitor.inventory.gpus) == 8  # type: ignore[union-attr]
+        assert listener.monitor.state.sight is Sight.WATCHING
+
+
+async def test_a_gpu_that_came_back_is_watched_again(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        simulation.set(5, lost=True)
+        assert await listener.monitor.drain(SOON_S)
+        await listener.monitor.snapshot(SOON_S)
+        simulation.set(5, lost=False)
+        await listener.monitor.snapshot(SOON_S)
+
+        async def heard_again() -> None:
+            while ("GPU-5", 31) not in listener.xids():
+                simulation.xid(5, 31)
+                await listener.monitor.drain(SOON_S)
+
+        async with asyncio.timeout(SOON_S):
+            await heard_again()
+
+
+async def test_foreign_processes_are_those_that_are_not_ours(simulation: SimulationDirectory) -> None:
+    simulation.set(0, processes=[11, 12])
+    simulation.set(1, processes=[11, 13])
+    async with monitoring(simulation.description) as listener:
+        assert listener.monitor.foreign_processes([]) == 0
+        await listener.until(lambda item: isinstance(item, Snapshot))
+        assert listener.monitor.foreign_processes([]) == 3
+        assert listener.monitor.foreign_processes([11, 13]) == 1
+
+
+async def test_a_child_that_dies_is_replaced_and_the_gap_is_visible(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        first, heard = listener.monitor.worker_pid, len(listener.heard)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert (await listener.blind(after=heard)).reason == "WorkerDied"
+        await listener.watching(after=heard)
+        assert listener.monitor.worker_pid not in (None, first)
+
+
+async def test_a_call_that_hangs_is_unresponsive_and_no_children_pile_up(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        first = listener.monitor.worker_pid
+        simulation.set(None, hang_s=600)
+        assert (await listener.blind()).reason == "NvmlUnresponsive"
+        assert not await listener.monitor.drain(SOON_S)
+        assert await listener.monitor.snapshot(SOON_S) is None
+        assert first is not None
+        await eventually(lambda: not alive(first))
+
+
+async def test_a_stopped_process_is_unresponsive_too(simulation: SimulationDirectory) -> None:
+    """What a child in uninterruptible sleep looks like from outside."""
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        assert listener.monitor.worker_pid is not None
+        heard = len(listener.heard)
+        os.kill(listener.monitor.worker_pid, signal.SIGSTOP)
+        assert (await listener.blind(after=heard)).reason == "NvmlUnresponsive"
+        await listener.watching(after=heard)
+
+
+async def test_a_container_that_lost_its_devices_is_blind_and_no_gpu_is_accused(
+    simulation: SimulationDirectory,
+) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        simulation.set(None, return_="UNKNOWN")
+        assert (await listener.blind()).reason == "EventWaitFailed"
+        simulation.set(None, return_="SUCCESS")
+        await listener.watching(after=len(listener.heard))
+        snapshots = [item for item in listener.heard if isinstance(item, Snapshot)]
+        assert not {gpu.access for snapshot in snapshots for gpu in snapshot.gpus} & {
+            Unread.LOST,
+            Unread.RESET_REQUIRED,
+        }
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
+async def test_without_nvml_it_is_blind_and_never_simulated() -> None:
+    async with monitoring(None) as listener:
+        state = await listener.blind()
+        assert state.reason == "LibraryNotFound"
+        assert listener.monitor.inventory is None
+        assert not await listener.monitor.drain(SOON_S)
+
+
+async def test_a_bad_description_is_blind_with_the_file_in_its_message(simulation: SimulationDirectory) -> None:
+    simulation.description.write_text("{}")
+    async with monitoring(simulation.description) as listener:
+        state = await listener.blind()
+        assert state.reason == "BadSimulation"
+        assert "driver.json" in state.message
+
+
+async def test_stopping_ends_the_child_and_the_stream(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        pid = listener.monitor.worker_pid
+    assert pid is not None
+    assert not alive(pid)
+
+
+async def test_stopping_does_not_wait_for_a_hung_child(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description, replace(TIMING, hang_s=600, stop_s=0.5)) as listener:
+        await listener.watching()
+        pid = listener.monitor.worker_pid
+        simulation.set(None, hang_s=600)
+    assert pid is not None
+    assert not alive(pid)
+
+
+async def test_the_child_dies_with_an_agent_that_is_killed(simulation: SimulationDirectory) -> None:
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _AGENT, str(simulation.description), stdout=asyncio.subprocess.PIPE
+    )
+    assert agent.stdout is not None
+    child = int(await asyncio.wait_for(agent.stdout.readline(), SOON_S))
+    assert alive(child)
+    agent.kill()
+    await agent.wait()
+    await eventually(lambda: not alive(child))
+
+
+_AGENT = """
+import asyncio, sys
+from pathlib import Path
+from nvcre_agent.nvml.monitor import NvmlMonitor
+
+async def main():
+    monitor = NvmlMonitor(simulate=Path(sys.argv[1]))
+    await monitor.start()
+    async for _ in monitor.events():
+        print(monitor.worker_pid, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(("failures", "pause_s"), [(0, 1), (1, 2), (3, 8), (6, 60), (10_000, 60)])
+def test_restarts_slow_down(failures: int, pause_s: float) -> None:
+    assert backoff_s(failures, Timing()) == pause_s
+
+
+def test_the_child_stays_small() -> None:
+    """It is most of the agent's second process: no gRPC, no asyncio, nothing of the agent above NVML."""
+    heavy = "grpc", "asyncio", "google", "yaml"
+    code = f"import sys, nvcre_agent.nvml.worker; print([name for name in {heavy} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"
