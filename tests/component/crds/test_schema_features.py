@@ -50,7 +50,7 @@ VALUES = [
     given("even", 3, "multiple of 2"),
     given("even", 10, "less than 10"),
     given("even", 1.5, "must be of type integer", "(default format)", "multiple of 2"),
-    given("even", 2**70, "(default format)", "less than 10", 'must be of type integer: "number"'),
+    given("even", 2**70, "(default format)", "multiple of 2", "less than 10", 'must be of type integer: "number"'),
     given("port", 80),
     given("port", "http"),
     given("port", "80", "should match"),

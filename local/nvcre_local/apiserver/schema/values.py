@@ -77,7 +77,7 @@ def _fits(found: str, value: Any, node: Node) -> bool:
     if found in node.types:
         return True
     if found == "number":
-        return "integer" in node.types and float(value).is_integer() and abs(value) <= MAX_SAFE_INTEGER
+        return "integer" in node.types and _is_json_integer(value)
     return found == "integer" and "number" in node.types
 
 
@@ -98,7 +98,7 @@ def _check_number(value: int | float, node: Node, path: str) -> Iterator[Cause]:
     if node.type == "integer" and not _in_range(value, node.format):
         kind = f"with format {node.format}" if node.format else "(default format)"
         yield _unnamed(f"Checked value must be of type integer {kind} in {path}")
-    if limits.multiple_of and value % limits.multiple_of:
+    if limits.multiple_of and not _is_multiple(value, limits.multiple_of):
         yield _invalid(path, value, f"should be a multiple of {render(limits.multiple_of)}")
     if limits.minimum is not None:
         if limits.exclusive_minimum and value <= limits.minimum:
@@ -168,6 +168,16 @@ def _check_combinations(value: Any, node: Node, path: str) -> Iterator[Cause]:
             yield _unnamed(f"{name} must validate all the schemas (allOf){none}")
     if node.negated is not None and not check(value, node.negated, path):
         yield _unnamed(f"{name} must not validate the schema (not)")
+
+
+def _is_multiple(value: int | float, factor: int | float) -> bool:
+    if json_type(value) == "integer":
+        return value % int(factor) == 0
+    return _is_json_integer(value / factor)
+
+
+def _is_json_integer(value: int | float) -> bool:
+    return abs(value) <= MAX_SAFE_INTEGER and float(value).is_integer()
 
 
 def _in_range(value: int | float, kind: str) -> bool:
