@@ -32,7 +32,7 @@ class Metrics:
     """`refresh` is called before each scrape."""
 
     def __init__(self, node: str, version: str) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.refresh: Callable[[], None] = lambda: None
         self._node = node

@@ -65,7 +65,8 @@ class Watch:
         self._kernel_blind_message = ""
         self._position: int | None = None
         self._position_kept_s = 0.0
-        self._nvml_state: MonitorState | None = None
+        self._nvml_state: MonitorState = nvml.state
+        metrics.monitor_changed("nvml", _blind_reason(nvml.state))
         self.inventory: Inventory | None = None
         self._observed_through_s = 0.0
         self._limits = shipped_limits()
@@ -92,7 +93,7 @@ class Watch:
         kernel = self._kernel.blind
         outbox = self._outbox.trouble
         return [
-            _monitor("nvml", "NotReady" if nvml is None else _blind_reason(nvml), nvml.message if nvml else "starting"),
+            _monitor("nvml", _blind_reason(nvml), nvml.message),
             _monitor("kernel-log", kernel or "", self._kernel_blind_message),
             pb.Monitor(
                 name="outbox", state=pb.MONITOR_STATE_WATCHING, reason=outbox.reason, message=outbox.message[:256]
@@ -278,4 +279,4 @@ def _blind_reason(state: MonitorState) -> str:
 
 def _monitor(name: str, blind_reason: str, message: str) -> pb.Monitor:
     state = pb.MONITOR_STATE_BLIND if blind_reason else pb.MONITOR_STATE_WATCHING
-    return pb.Monitor(name=name, state=state, reason=blind_reason, message=message[:256] if blind_reason else "")
+    return pb.Monitor(name=name, state=state, reason=blind_reason, message=message[:256])

@@ -37,8 +37,8 @@ _MAX_UINT32 = 2**32 - 1
 
 def timestamp(seconds: float) -> Timestamp:
     """Unix seconds to a Timestamp; what is before 1970 or beyond its range is cut to it."""
-    nanos = round(min(max(seconds, 0.0), 253402300799.0) * 1e9)
-    return Timestamp(seconds=nanos // 10**9, nanos=nanos % 10**9)
+    whole, part = divmod(min(max(seconds, 0.0), 253402300799.0), 1.0)
+    return Timestamp(seconds=int(whole), nanos=min(round(part * 1e9), 999_999_999))
 
 
 def seconds(stamp: Timestamp) -> float:

@@ -115,5 +115,6 @@ class Kept:
 
 def shortened(text: str, limit: int = MAX_MESSAGE_BYTES) -> str:
     """At most `limit` bytes of UTF-8, cut between characters."""
-    encoded = text.encode("utf-8", "replace")
+    text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot go over the wire
+    encoded = text.encode()
     return text if len(encoded) <= limit else encoded[: limit - 3].decode("utf-8", "ignore") + "..."

@@ -1,0 +1,186 @@
+"""The reader: every record once, in order, and a hostile or broken log never ends it."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from nvcre_agent.kernel.kmsg import MAX_LINE, KernelLog, Position
+from nvcre_agent.kernel.record import Record
+
+
+class Reader:
+    def __init__(self, path: Path, *, after: Position | None = None) -> None:
+        self.seen: list[tuple[str, bool]] = []
+        self.blind: list[str] = []
+        self.log = KernelLog(
+            path,
+            after=after,
+            boot_id="boot-1",
+            on_record=self._record,
+            on_blind=lambda reason, _: self.blind.append(reason),
+        )
+
+    def _record(self, record: Record, backlog: bool) -> None:
+        self.seen.append((record.text, backlog))
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for text, _ in self.seen]
+
+
+@asynccontextmanager
+async def reading(path: Path, *, after: Position | None = None) -> AsyncIterator[Reader]:
+    reader = Reader(path, after=after)
+    task = asyncio.create_task(reader.log.run())
+    try:
+        yield reader
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not task.done() or task.cancelled(), task
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def record(sequence: int, text: str) -> str:
+    return f"3,{sequence},1000,-;{text}\n"
+
+
+async def test_a_file_is_read_and_followed(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(record(1, "old"))
+    async with reading(path) as reader:
+        await until(lambda: reader.texts == ["old"])
+        with path.open("a") as file:
+            file.write(record(2, "new") + " SUBSYSTEM=pci\n" + record(3, "half")[:-3])
+            file.flush()
+            await until(lambda: reader.texts == ["old", "new"])
+            file.write(record(3, "half")[-3:])
+        await until(lambda: len(reader.seen) == 3)
+    assert reader.seen == [("old", True), ("new", False), ("half", False)]
+
+
+async def test_the_position_of_this_boot_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("".join(record(number, f"line {number}") for number in range(1, 6)))
+    async with reading(path, after=Position("boot-1", 3)) as reader:
+        await until(lambda: reader.texts == ["line 4", "line 5"])
+    async with reading(path, after=Position("boot-0", 3)) as reader:
+        await until(lambda: len(reader.texts) == 5)
+
+
+async def test_a_truncated_and_a_replaced_file_are_read_from_their_start(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(record(1, "before, and rather long"))
+    async with reading(path) as reader:
+        await until(lambda: len(reader.seen) == 1)
+        path.write_text(record(1, "after"))
+        await until(lambda: len(reader.seen) == 2)
+        beside = tmp_path / "beside"
+        beside.write_text(record(1, "replaced by another file"))
+        beside.replace(path)
+        await until(lambda: len(reader.seen) == 3)
+    assert reader.texts[1:] == ["after", "replaced by another file"]
+
+
+async def test_a_missing_file_is_blind_until_it_appears(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    async with reading(path) as reader:
+        await until(lambda: reader.blind == ["NotFound"])
+        assert reader.log.drain() is False
+        path.write_text(record(1, "here"))
+        await until(lambda: reader.texts == ["here"])
+    assert reader.blind == ["NotFound", ""]
+
+
+async def test_a_fifo_is_event_driven_and_outlives_its_writers(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    async with reading(path) as reader:
+        await until(lambda: reader.log.blind is None)
+        for number in (1, 2):
+            with path.open("w") as writer:
+                writer.write(record(number, f"line {number}"))
+            await until(lambda expected=number: len(reader.seen) == expected)  # type: ignore[misc]
+    assert reader.seen == [("line 1", False), ("line 2", False)]
+
+
+async def test_garbage_and_endless_lines_are_counted_skips(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_bytes(
+        record(1, "first").encode()
+        + bytes(range(256)).replace(b"\n", b"") * 40
+        + b"\n"
+        + b"3,2,1,-;"
+        + b"A" * 5_000_000
+        + b"\n"
+        + b"3,3,1,-;"
+        + b"B" * (MAX_LINE + 10)
+        + b"\n"
+        + record(4, "last").encode()
+    )
+    async with reading(path) as reader:
+        await until(lambda: len(reader.seen) == 2)
+    assert reader.texts == ["first", "last"]
+    assert reader.log.counts.skipped == 3
+
+
+async def test_gaps_in_the_sequence_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(record(1, "a") + record(2, "b") + record(7, "c"))
+    async with reading(path) as reader:
+        await until(lambda: len(reader.seen) == 3)
+    assert reader.log.counts.gaps == 4
+
+
+async def test_drain_reads_what_is_there_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text("")
+    async with reading(path) as reader:
+        await until(lambda: reader.log.blind is None)
+        path.write_text("".join(record(number, "x") for number in range(5000)))
+        assert reader.log.drain() is True
+        assert len(reader.seen) == 5000
+
+
+class Device:
+    """What os.read of /dev/kmsg answers, one after the other."""
+
+    def __init__(self, *answers: bytes | OSError) -> None:
+        self.answers = list(answers)
+
+    def read(self, fd: int, size: int) -> bytes:
+        answer = self.answers.pop(0) if self.answers else BlockingIOError()
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+async def test_an_overrun_device_is_counted_and_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(
+        b"3,1,1,-;backlog\n",
+        BlockingIOError(),
+        BrokenPipeError(32, "EPIPE"),
+        b"3,9,1,-;after\\x0athe gap\n SUBSYSTEM=pci\n",
+        OSError(22, "EINVAL"),
+        b"3,10,1,-;last\n",
+    )
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)  # gives a descriptor that the loop can watch
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.stat.S_ISCHR", lambda mode: True)
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.os.read", device.read)
+    reader = Reader(fifo)
+    reader.log._open()
+    assert [reader.log.read_available() for _ in range(2)] == [False, False]
+    reader.log._close()
+    assert reader.seen == [("backlog", True), ("after\nthe gap", False), ("last", False)]
+    counts = reader.log.counts
+    assert (counts.overruns, counts.gaps, counts.skipped) == (1, 7, 1)
