@@ -21,6 +21,7 @@ LAUNCHER, NODE = "launcher", "node"
 HOSTFILE_VOLUME = "mpi-hostfile"
 RENDEZVOUS_PORT = 29500
 RENDEZVOUS_PORTS = 2000
+MAX_PODS = 4096
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 _MERGE_KEYS = {
@@ -115,6 +116,7 @@ def workload(trainjob: JsonObject, runtime: JsonObject) -> Workload:
         counts={job["name"]: _pod_count(job, jobs, trainjob, policy) for job in jobs},
         processes=_processes_per_node(jobs, trainjob, policy),
     )
+    _check_size(jobs, context.counts)
     success = jobset.get("successPolicy") or {}
     targets = tuple(success.get("targetReplicatedJobs") or ())
     if not targets and LAUNCHER in context.counts:
@@ -125,6 +127,17 @@ def workload(trainjob: JsonObject, runtime: JsonObject) -> Workload:
         success_targets=targets or tuple(context.counts),
         hostfile=_hostfile(context),
     )
+
+
+def _check_size(jobs: Sequence[JsonObject], counts: Mapping[str, int]) -> None:
+    total = 0
+    for job in jobs:
+        pods, replicas = counts[job["name"]], int(job.get("replicas", 1))
+        if pods < 1 or replicas < 1:
+            raise BadRuntime(f"replicated job {job['name']!r}: {pods} pods and {replicas} replicas must be at least 1")
+        total += pods * replicas
+    if total > MAX_PODS:
+        raise BadRuntime(f"{total} pods wanted, at most {MAX_PODS} fit on a local cluster: lower spec.trainer.numNodes")
 
 
 def owner_reference(trainjob: JsonObject) -> JsonObject:
