@@ -251,7 +251,7 @@ class FakeAgent:
         if self.call is not None:
             self.call.cancel()
         if self._reader is not None:
-            await asyncio.wait({self._reader})
+            await asyncio.gather(self._reader, return_exceptions=True)
         await self.channel.close()
 
 
