@@ -1,4 +1,4 @@
-"""Who judges the admission table: our schema engine, and a real kube-apiserver.
+"""Who judges the admission table: our schema engine, the embedded API server, and a real kube-apiserver.
 
 The engine stands for the embedded API server: it does with a request body what that does, without the server.
 """
@@ -74,19 +74,24 @@ class Engine:
         return Refused(tuple(sorted((c.reason, c.field, c.message) for c in found))) if found else new
 
 
-class RealServer:
-    def __init__(self, url: str, token: str, ca: Path) -> None:
+class Server:
+    def __init__(self, url: str, token: str, ca: Path | None) -> None:
         self._url, self._token = url, token
-        self._tls = ssl.create_default_context(cafile=ca)
-        self._tls.check_hostname = False
+        self._tls = ssl.create_default_context(cafile=ca) if ca else None
         self._plural: dict[str, str] = {}
 
-    def request(self, method: str, path: str, body: Any = None) -> tuple[int, dict[str, Any]]:
+    def request(
+        self, method: str, path: str, body: Any = None, accept: str = "application/json"
+    ) -> tuple[int, dict[str, Any]]:
         request = urllib.request.Request(
             self._url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+            headers={
+                "Authorization": f"Bearer {self._token}",
+                "Content-Type": "application/json",
+                "Accept": accept,
+            },
         )
         try:
             with urllib.request.urlopen(request, context=self._tls, timeout=30) as answer:
@@ -119,6 +124,12 @@ class RealServer:
 
     def replace_status(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused:
         return _answer(*self.request("PUT", self._object(old) + "/status", _with_version(new, old)))
+
+    def table(self, kind: str, name: str) -> dict[str, Any]:
+        accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
+        code, answer = self.request("GET", f"{self._plural[kind]}/{name}", accept=accept)
+        assert code == 200, answer
+        return answer
 
     def _object(self, obj: dict[str, Any]) -> str:
         return f"{self._plural[obj['kind']]}/{obj['metadata']['name']}"

@@ -47,7 +47,7 @@ SCHEMA = StructuralSchema.from_crd_version(
         ({"items": [{"id": 1, "x": 2}, {"y": 3}]}, {"items": [{"id": 1}, {}]}, ["spec.items[0].x", "spec.items[1].y"]),
         ({"open": {"x": {"y": 1}}}, {"open": {"x": {"y": 1}}}, []),
         ({"open": {"closed": {"a": "", "b": 1}}}, {"open": {"closed": {"a": ""}}}, ["spec.open.closed.b"]),
-        ({"pod": {"kind": "Pod", "metadata": {"x": 1}, "z": 1}}, {"pod": {"kind": "Pod", "metadata": {"x": 1}}}, ["spec.pod.z"]),
+        ({"pod": {"metadata": {"x": 1}, "z": 1}}, {"pod": {"metadata": {"x": 1}}}, ["spec.pod.z"]),
         ({"pod": {"spec": {"containers": []}}}, {"pod": {"spec": {}}}, ["spec.pod.spec.containers"]),
         ({"any": {"a": {"b": 1}, "c": 2}}, {"any": {"a": {}, "c": 2}}, ["spec.any.a.b"]),
         ("not an object", "not an object", []),
