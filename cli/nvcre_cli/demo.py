@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from nvcre_kube.resources import JsonObject
 from nvcre_local.cluster_objects import shipped
 from nvcre_local.scenario import Expectation
 from rich.console import Console
@@ -24,8 +25,13 @@ TIMEOUT_S = 300.0
 
 
 def differences(reports: list[JobReport], expected: Expectation) -> list[str]:
-    """What the run should have said and did not; nothing when it found everything, and nobody else."""
-    found = {node["name"]: node for report in reports for node in report.failed_nodes}
+    """Over all Jobs of the run."""
+    return differences_in([node for report in reports for node in report.failed_nodes], expected)
+
+
+def differences_in(failed_nodes: list[JsonObject], expected: Expectation) -> list[str]:
+    """What the run should have said and did not; nothing when it found everything, and blames nobody else."""
+    found = {node["name"]: node for node in failed_nodes}
     wrong = [f"{name} is blamed, and is healthy" for name in found.keys() - {n.name for n in expected.failed_nodes}]
     for node in expected.failed_nodes:
         blamed = found.get(node.name)

@@ -24,6 +24,16 @@ from nvcre_cli.report import Gathered, JobReport, build
 LOOK_EVERY_S = 0.3
 
 
+async def admit(client: KubeClient, manifest: Manifest) -> None:
+    """Would the API server take it?  Changes nothing. Raises UsageProblem with field and rule."""
+    for document in manifest.documents:
+        try:
+            await client.create(document.resource, document.content, document.namespace, dry_run=True)
+        except ApiError as error:
+            if not error.already_exists:
+                raise UsageProblem(refusal(document, error)) from None
+
+
 async def apply(client: KubeClient, manifest: Manifest) -> None:
     """Creates every object, or merges it into the one that is there. Raises UsageProblem with field and rule."""
     for document in manifest.documents:

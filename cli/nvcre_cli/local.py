@@ -13,14 +13,16 @@ import shutil
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
+from nvcre_kube.client import KubeClient
 from nvcre_local.cluster import ClusterBroken, ClusterPlan, LocalCluster
 from nvcre_local.cluster_objects import NotInstalled
 from nvcre_local.processes import ChildDied, NotReady
 from rich.console import Console
 
-from nvcre_cli.follow import apply, follow
+from nvcre_cli.follow import admit, apply, follow
 from nvcre_cli.manifest import Manifest
 from nvcre_cli.problems import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, Interrupted, Problem
 from nvcre_cli.progress import progress_for
@@ -43,7 +45,7 @@ async def run_manifest(plan: ClusterPlan, manifest: Manifest, *, timeout_s: floa
                 progress.step(f"{job.title} applied")
             return await follow(cluster.client, manifest.jobs, progress, timeout_s=timeout_s)
 
-    return await _in_cluster(plan, console, work)
+    return await _in_cluster(plan, console, work, first=partial(admit, manifest=manifest))
 
 
 async def keep_up(plan: ClusterPlan, *, console: Console) -> None:
@@ -60,13 +62,18 @@ async def keep_up(plan: ClusterPlan, *, console: Console) -> None:
     await _in_cluster(plan, console, work)
 
 
-async def _in_cluster(plan: ClusterPlan, console: Console, work: Callable[[LocalCluster], Awaitable[T]]) -> T:
+async def _in_cluster(
+    plan: ClusterPlan,
+    console: Console,
+    work: Callable[[LocalCluster], Awaitable[T]],
+    first: Callable[[KubeClient], Awaitable[None]] | None = None,
+) -> T:
     def say(text: str) -> None:
         console.print(text, style="dim", highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     task = asyncio.current_task()
     assert task is not None
-    cluster = LocalCluster(plan, say)
+    cluster = LocalCluster(plan, say, first)
     interrupted = False
 
     def on_signal() -> None:

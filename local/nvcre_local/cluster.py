@@ -15,7 +15,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -77,11 +77,21 @@ class ClusterPlan:
 
 
 class LocalCluster:
-    """`async with LocalCluster(plan, say): ...`; `say` gets one line a step."""
+    """`async with LocalCluster(plan, say): ...`; `say` gets one line a step.
 
-    def __init__(self, plan: ClusterPlan, say: Callable[[str], None]) -> None:
+    `first` is called once the API server has its objects, before anything else starts: the moment to find out that a
+    manifest is refused.
+    """
+
+    def __init__(
+        self,
+        plan: ClusterPlan,
+        say: Callable[[str], None],
+        first: Callable[[KubeClient], Awaitable[None]] | None = None,
+    ) -> None:
         self._plan = plan
         self._say = say
+        self._first = first
         self._began = time.monotonic()
         self._grpc_address = "127.0.0.1:0"
         self._tasks: set[asyncio.Task[None]] = set()
@@ -152,6 +162,8 @@ class LocalCluster:
         self.client = await KubeClient.from_kubeconfig(self.kubeconfig)
         await self._create_objects()
         self._step(f"API server at {url}")
+        if self._first is not None:
+            await self._first(self.client)
         if self._plan.scenario is not None:
             self._simulation = SimulationDirectory(self.directory / "simulation", self._plan.scenario)
             self._simulation.write()
