@@ -149,19 +149,22 @@ def _confirmation(seen: Observed, end: datetime, now: datetime) -> tuple[tuple[s
     The transition time is cut to the second, so the end is at most one second later.
     """
     through = end + timedelta(seconds=1)
+    waited = now - max(end, seen.observing_since or end)  # after a restart the agents need time to come back
     open_nodes = tuple(
         name
         for name, node in sorted(seen.nodes.items())
-        if node.agent is AgentState.CONNECTED and (node.confirmed_through is None or node.confirmed_through < through)
+        if node.agent is not AgentState.ABSENT
+        and not node.rebooted()
+        and (node.confirmed_through is None or node.confirmed_through < through)
     )
-    left = CONFIRMATION_LIMIT - (now - end)
+    left = CONFIRMATION_LIMIT - waited
     if open_nodes and left > timedelta(0):
         return open_nodes, min(left, CONFIRMATION_POLL)
     undecided = any(
         node.agent is AgentState.SILENT and not node.rebooted() and node.lease_verdict(end, now) is None
         for node in seen.nodes.values()
     )
-    left = LEASE_LIMIT - (now - end)
+    left = LEASE_LIMIT - waited
     if undecided and left > timedelta(0):
         return (), min(left, timedelta(seconds=2))
     return (), None

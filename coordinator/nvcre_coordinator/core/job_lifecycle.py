@@ -17,6 +17,7 @@ from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStat
 from nvcre_coordinator.api.meta import second
 from nvcre_coordinator.core import job_conclusion, job_deletion, limits, thresholds
 from nvcre_coordinator.core.conditions import Stamp, execution, put
+from nvcre_coordinator.core.naming import blamed_config_map_name
 from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed, Workload, WorkloadPhase
 
 SAFETY_NET = timedelta(seconds=15)
@@ -34,10 +35,10 @@ def decide(seen: Observed, now: datetime) -> Decision:
     status = with_hardware(decision.status, seen.hardware, stamp)
     actions = (*decision.actions, *_missing_measurements(seen, status))
     if not status.terminal:
-        return _bounded(Decision(status, actions, decision.requeue_after))
+        return _bounded(seen, Decision(status, actions, decision.requeue_after))
     concluded = job_conclusion.conclude(seen, status, stamp)
     return _bounded(
-        Decision(concluded.status, (*actions, *concluded.actions), concluded.requeue_after, concluded.unconfirmed)
+        seen, Decision(concluded.status, (*actions, *concluded.actions), concluded.requeue_after, concluded.unconfirmed)
     )
 
 
@@ -168,6 +169,12 @@ def _missing_measurements(seen: Observed, status: JobStatus) -> tuple[Action, ..
     return tuple(missing)
 
 
-def _bounded(decision: Decision) -> Decision:
+def _bounded(seen: Observed, decision: Decision) -> Decision:
     status, overflow = limits.fit(decision.status)
+    known = find(status.conditions, ConditionType.ATTRIBUTED)
+    if overflow and known is not None:
+        place = f"{len(overflow)} more in ConfigMap {blamed_config_map_name(seen.job.metadata.name)}"
+        told = msgspec.structs.replace(known, message=f"{limits.clip(known.message, 1024)}; {place}")
+        conditions = tuple(told if condition is known else condition for condition in status.conditions)
+        status = msgspec.structs.replace(status, conditions=conditions)
     return Decision(status, decision.actions, decision.requeue_after, decision.unconfirmed, overflow)

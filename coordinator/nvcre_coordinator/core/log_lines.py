@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 
 _PREFIX = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
-_PREFIX_BYTES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+_PREFIXES = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ", re.MULTILINE)
 
 
 def split_prefix(line: str) -> tuple[datetime | None, str]:
@@ -24,6 +24,6 @@ def split_prefix(line: str) -> tuple[datetime | None, str]:
     return time.astimezone(UTC), line[match.end() :]
 
 
-def without_prefix(line: bytes) -> bytes:
-    match = _PREFIX_BYTES.match(line)
-    return line if match is None else line[match.end() :]
+def split_prefixes(block: bytes) -> bytes:
+    """A block of lines without their prefixes; a block whose first line has none is returned as it is."""
+    return block if _PREFIXES.match(block) is None else _PREFIXES.sub(b"", block)

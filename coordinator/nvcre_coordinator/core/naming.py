@@ -46,3 +46,8 @@ def pods_config_map_name(job: str) -> str:
 
 def blamed_config_map_name(job: str) -> str:
     return truncated(f"{job}-failed-nodes", MAX_OBJECT_NAME)
+
+
+def label_value(job: str) -> str:
+    """A Job's name as the value of `nvcre.nvidia.com/job`: object names may be longer than label values."""
+    return truncated(job, MAX_OBJECT_NAME)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from nvcre_coordinator.api.job import FailedNode, Job, JobStatus
@@ -65,6 +65,7 @@ class Observed:
     measured: Measured = Measured()
     probes: ProbeProgress | None = None
     tails: Mapping[str, str] = field(default_factory=dict)  # log tails by pod uid
+    observing_since: datetime | None = None  # when this coordinator began to lead
     bandwidth_exists: bool = False
     goodput_exists: bool = False
 

@@ -1,0 +1,87 @@
+"""Entry point of nvcre-coordinator: flags, logging, signals, exit codes (0 on SIGTERM, 2 on usage errors, else 1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+
+from nvcre_kube.client import ConfigError, KubeClient
+
+from nvcre_coordinator.config import Config, parse
+from nvcre_coordinator.endpoints import ListenError
+from nvcre_coordinator.fleet.certificates import CertificateError
+from nvcre_coordinator.fleet.service import ListenError as GrpcListenError
+from nvcre_coordinator.process import Coordinator
+
+logger = logging.getLogger("nvcre_coordinator")
+
+
+class LogfmtFormatter(logging.Formatter):
+    """One event a line: time, level, logger, then the event with its key=value pairs; a traceback is escaped."""
+
+    converter = time.gmtime  # type: ignore[assignment]
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z"
+        text = record.getMessage().replace("\n", "\\n")
+        if record.exc_info:
+            trace = self.formatException(record.exc_info).replace("\n", "\\n")
+            text = f'{text} traceback="{trace}"'
+        return f"time={stamp} level={record.levelname.lower()} logger={record.name} {text}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    config = parse(sys.argv[1:] if arguments is None else arguments)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogfmtFormatter())
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    sys.exit(asyncio.run(_serve(config)))
+
+
+async def _serve(config: Config) -> int:
+    serving = asyncio.current_task()
+    assert serving is not None
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        serving.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        await _run(config)
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+        logger.info("stopped on signal")
+        return 0
+    except (ConfigError, ListenError, GrpcListenError, CertificateError) as error:
+        logger.error("cannot start: %s", error)  # noqa: TRY400 (a sentence for a person, not a traceback)
+        return 1
+    return 0
+
+
+async def _run(config: Config) -> None:
+    client = await (KubeClient.from_kubeconfig(config.kubeconfig) if config.kubeconfig else KubeClient.in_cluster())
+    async with client:
+        try:
+            await Coordinator(client, config).run()
+        except* (GrpcListenError, CertificateError) as errors:
+            raise _first(errors) from errors
+
+
+def _first(errors: BaseExceptionGroup) -> BaseException:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+if __name__ == "__main__":
+    main()

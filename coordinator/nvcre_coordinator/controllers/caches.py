@@ -1,0 +1,184 @@
+"""The informers of the job side and what each keeps: only the parts that rules read, plus raw JSON where we write.
+
+An object that does not fit its view is kept as None and logged: one odd object must not stop the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from nvcre_kube.client import KubeClient
+from nvcre_kube.informer import Informer
+from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, JOBS, LOG_PROFILES, NODE_HEALTHS, NODES, PODS, TRAIN_JOBS
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.api.log_profile import LogProfile
+from nvcre_coordinator.api.measurement import BandwidthMeasurement
+from nvcre_coordinator.api.meta import from_json
+from nvcre_coordinator.api.workload import Node, Pod, node_from_json
+from nvcre_coordinator.core.naming import workload_name
+from nvcre_coordinator.core.node_health import NodeHealth, node_health
+from nvcre_coordinator.core.pods import PodRecord, observe
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""(namespace, name)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cached(Generic[T]):
+    """A view together with the object it was read from."""
+
+    raw: dict[str, Any]
+    view: T | None
+
+    @property
+    def key(self) -> Key:
+        metadata = self.raw["metadata"]
+        return metadata.get("namespace") or "", metadata["name"]
+
+    @property
+    def resource_version(self) -> str:
+        return str(self.raw["metadata"].get("resourceVersion", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPod:
+    namespace: str
+    jobset: str
+    record: PodRecord
+    containers: tuple[str, ...]
+    waiting: str  # why the first container waits, such as CrashLoopBackOff
+
+    @property
+    def run_key(self) -> Key:
+        return self.namespace, self.jobset
+
+
+def cached(obj: dict[str, Any], view: type[T]) -> Cached[T]:
+    obj.get("metadata", {}).pop("managedFields", None)
+    return Cached(obj, _tolerant(obj, lambda: from_json(obj, view)))
+
+
+def cached_pod(obj: dict[str, Any]) -> CachedPod:
+    metadata = obj["metadata"]
+    pod = _tolerant(obj, lambda: from_json(obj, Pod))
+    if pod is None:
+        return CachedPod(
+            metadata.get("namespace", ""), "", PodRecord(metadata["name"], metadata.get("uid", "")), (), ""
+        )
+    waits = [container.state.waiting.reason or "" for container in pod.containers if container.state.waiting]
+    return CachedPod(
+        namespace=pod.metadata.namespace,
+        jobset=pod.metadata.labels.get(names.LABEL_JOBSET, ""),
+        record=observe(pod),
+        containers=tuple(container.name for container in pod.containers),
+        waiting=waits[0] if waits else "",
+    )
+
+
+def cached_health(obj: dict[str, Any]) -> NodeHealth:
+    return _tolerant(obj, lambda: node_health(obj)) or NodeHealth(obj["metadata"]["name"])
+
+
+def _tolerant(obj: dict[str, Any], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except msgspec.ValidationError as error:
+        metadata = obj.get("metadata", {})
+        logger.warning(
+            "object does not fit its view kind=%s namespace=%s name=%s error=%r",
+            obj.get("kind"),
+            metadata.get("namespace"),
+            metadata.get("name"),
+            str(error),
+        )
+        return None
+
+
+_RESOURCES = ("jobs", "trainjobs", "pods", "nodes", "nodehealths", "bandwidthmeasurements", "logprofiles")
+
+
+class Caches:
+    """All informers of the job side; `run` feeds them for ever."""
+
+    def __init__(self, client: KubeClient, *, node_selector: str) -> None:
+        self.jobs: Informer[Cached[Job]] = Informer(
+            client,
+            JOBS,
+            convert=lambda obj: cached(obj, Job),
+            indexers={"run": lambda job: [f"{job.key[0]}/{workload_name(job.key[1])}"]},
+        )
+        self.train_jobs: Informer[Cached[Any]] = Informer(
+            client, TRAIN_JOBS, convert=lambda obj: cached(obj, dict), label_selector=names.LABEL_JOB
+        )
+        self.pods: Informer[CachedPod] = Informer(
+            client,
+            PODS,
+            convert=cached_pod,
+            label_selector=names.LABEL_JOBSET,
+            indexers={"run": lambda pod: [f"{pod.namespace}/{pod.jobset}"]},
+        )
+        self.nodes: Informer[Node] = Informer(client, NODES, convert=node_from_json, label_selector=node_selector)
+        self.healths: Informer[NodeHealth] = Informer(client, NODE_HEALTHS, convert=cached_health)
+        self.bandwidths: Informer[Cached[BandwidthMeasurement]] = Informer(
+            client,
+            BANDWIDTH_MEASUREMENTS,
+            convert=lambda obj: cached(obj, BandwidthMeasurement),
+            indexers={"job": _measured_job},
+        )
+        self.profiles: Informer[Cached[LogProfile]] = Informer(
+            client, LOG_PROFILES, convert=lambda obj: cached(obj, LogProfile)
+        )
+
+    @property
+    def _all(self) -> tuple[Informer[Any], ...]:
+        return self.jobs, self.train_jobs, self.pods, self.nodes, self.healths, self.bandwidths, self.profiles
+
+    @property
+    def unsynced(self) -> tuple[str, ...]:
+        """Resources whose first list has not come yet (no CRD, no rights, no server)."""
+        return tuple(name for name, informer in zip(_RESOURCES, self._all, strict=True) if not informer.synced)
+
+    @property
+    def synced(self) -> bool:
+        return not self.unsynced
+
+    async def wait_synced(self) -> None:
+        for informer in self._all:
+            await informer.wait_synced()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in self._all:
+                group.create_task(informer.run())
+
+    def job_of_run(self, run: Key) -> Key | None:
+        """The Job whose workload has this name."""
+        found = self.jobs.by_index("run", f"{run[0]}/{run[1]}")
+        return found[0].key if found else None
+
+    def bandwidth_of(self, job: Job) -> BandwidthMeasurement | None:
+        """The Job's own measurement before one that a person made; never that of an earlier Job of the same name."""
+        candidates = [
+            item.view
+            for item in self.bandwidths.by_index("job", f"{job.metadata.namespace}/{job.metadata.name}")
+            if item.view is not None
+            and item.view.metadata.annotations.get(names.ANNOTATION_JOB_UID, job.metadata.uid) == job.metadata.uid
+        ]
+        own = [item for item in candidates if names.ANNOTATION_JOB_UID in item.metadata.annotations]
+        return next(iter(own or candidates), None)
+
+
+def _measured_job(item: Cached[BandwidthMeasurement]) -> list[str]:
+    if item.view is None or item.view.spec.job_ref is None:
+        return []
+    return [f"{item.key[0]}/{item.view.spec.job_ref.name}"]

@@ -1,0 +1,259 @@
+"""Carries out what core/job_lifecycle.py decided about a Job: finalizer, workload, measurements, overflow ConfigMap.
+
+A workload that cannot be created is never the end of the Job (a webhook may refuse it until its runtime exists): a
+Warning event, and another try with growing delay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.events import EventRecorder
+from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, CONFIG_MAPS, GOODPUT_MEASUREMENTS, JOBS, Resource
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.job import FailedNode, Job
+from nvcre_coordinator.api.measurement import BandwidthMeasurementSpec, GoodputMeasurementSpec, JobRef
+from nvcre_coordinator.api.meta import to_json
+from nvcre_coordinator.controllers.caches import Cached, Key, cached
+from nvcre_coordinator.core import job_lifecycle
+from nvcre_coordinator.core.naming import (
+    bandwidth_measurement_name,
+    blamed_config_map_name,
+    goodput_measurement_name,
+    workload_name,
+)
+from nvcre_coordinator.core.observed import Action, Decision
+from nvcre_coordinator.metrics import JobMetrics
+from nvcre_coordinator.workloads import WorkloadAdapter
+from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY = timedelta(seconds=1)
+LONGEST_DELAY = timedelta(seconds=60)
+CONFLICT_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The Job as an action has written it, if one has, and when to look again because of the actions."""
+
+    job: Cached[Job] | None = None
+    look_again: timedelta | None = None
+
+
+class JobActions:
+    def __init__(
+        self,
+        client: KubeClient,
+        adapter: WorkloadAdapter,
+        events: EventRecorder,
+        metrics: JobMetrics,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._client = client
+        self._adapter = adapter
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+        self._failures: dict[Key, int] = {}
+        self._goodput_made: set[str] = set()
+
+    def workload_name(self, job: str) -> str:
+        return workload_name(job)
+
+    async def carry_out(self, job: Cached[Job], decision: Decision) -> Outcome:
+        outcome = Outcome()
+        for action in decision.actions:
+            match action:
+                case Action.ADD_FINALIZER:
+                    await self._set_finalizers(job, lambda held: [*held, names.JOB_FINALIZER])
+                case Action.REMOVE_FINALIZER:
+                    await self._set_finalizers(job, lambda held: [name for name in held if name != names.JOB_FINALIZER])
+                case Action.CREATE_WORKLOAD:
+                    outcome = await self._create_workload(job)
+                case Action.DELETE_WORKLOAD:
+                    await self._delete_workload(job)
+                case Action.CREATE_BANDWIDTH_MEASUREMENT:
+                    await self._create_bandwidth(job)
+                case Action.CREATE_GOODPUT_MEASUREMENT:
+                    await self._create_goodput(job)
+                case Action.REQUEST_CONFIRMATIONS:
+                    pass  # the controller asks: it holds the interface
+        if decision.overflow:
+            await self._write_overflow(job, decision.overflow)
+        return outcome
+
+    async def _set_finalizers(self, job: Cached[Job], change: Callable[[list[str]], list[str]]) -> None:
+        held = list(job.raw["metadata"].get("finalizers") or [])
+        patch = {"metadata": {"finalizers": change(held), "resourceVersion": job.resource_version}}
+        try:
+            await self._client.merge_patch(JOBS, job.key[1], patch, job.key[0])
+        except ApiError as error:
+            if not (error.conflict or error.not_found):  # a newer version is on its way and is looked at again
+                raise
+
+    async def _create_workload(self, job: Cached[Job]) -> Outcome:
+        assert job.view is not None
+        adopted = False
+        try:
+            await self._client.create(self._adapter.resource, self._adapter.build(job.view), job.key[0])
+        except ApiError as error:
+            if not (error.already_exists and await self._is_ours(job.view)):
+                return self._creation_failed(job, error)
+            adopted = True
+        self._failures.pop(job.key, None)
+        if not adopted:
+            self._metrics.workloads_created.labels(*_labels(job.view)).inc()
+        return Outcome(await self._record_created(job, adopted=adopted))
+
+    async def _is_ours(self, job: Job) -> bool:
+        reference = self._adapter.reference(job)
+        try:
+            obj = await self._client.get(self._adapter.resource, reference.name, job.metadata.namespace)
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return self._adapter.owned(job, obj)
+
+    def _creation_failed(self, job: Cached[Job], error: ApiError) -> Outcome:
+        assert job.view is not None
+        failures = self._failures.get(job.key, 0)
+        self._failures[job.key] = failures + 1
+        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 6))
+        note = f"Workload {self._adapter.title(job.view)} could not be created, trying again: {error.message}"
+        self._events.record(job.raw, type="Warning", reason="WorkloadCreationError", note=note)
+        logger.warning("workload not created namespace=%s job=%s error=%r", *job.key, str(error))
+        return Outcome(look_again=delay)
+
+    async def _record_created(self, job: Cached[Job], *, adopted: bool) -> Cached[Job] | None:
+        """workloadRef and condition in one write; when it is lost, the next reconcile adopts the workload."""
+        for _ in range(CONFLICT_ATTEMPTS):
+            assert job.view is not None
+            if job.view.status.workload_ref is not None or job.view.status.terminal:
+                return None
+            status = job_lifecycle.created(job.view, self._adapter.reference(job.view), self._clock(), adopted=adopted)
+            try:
+                body = {**job.raw, "status": to_json(status)}
+                return cached(await self._client.update_status(JOBS, body), Job)
+            except ApiError as error:
+                if error.not_found:
+                    return None
+                if not error.conflict:
+                    raise
+            try:
+                job = cached(await self._client.get(JOBS, job.key[1], job.key[0]), Job)
+            except ApiError as error:
+                if error.not_found:
+                    return None
+                raise
+        return None
+
+    async def _delete_workload(self, job: Cached[Job]) -> None:
+        assert job.view is not None
+        name = self._adapter.reference(job.view).name
+        try:
+            await self._client.delete(self._adapter.resource, name, job.key[0], propagation="Background")
+        except ApiError as error:
+            if not error.not_found:
+                raise
+
+    async def _create_bandwidth(self, job: Cached[Job]) -> None:
+        assert job.view is not None
+        template = job.view.spec.bandwidth_measurement
+        if template is None:
+            return
+        spec = BandwidthMeasurementSpec(
+            log_profile_ref=template.log_profile_ref,
+            job_ref=JobRef(kind="Job", name=job.key[1], api_group=names.GROUP),
+            sample_interval=template.sample_interval or "60s",
+            test_type=template.test_type,
+        )
+        await self._create_measurement(
+            job,
+            BANDWIDTH_MEASUREMENTS,
+            bandwidth_measurement_name(job.key[1]),
+            to_json(spec),
+            names.BANDWIDTH_FINALIZER,
+        )
+
+    async def _create_goodput(self, job: Cached[Job]) -> None:
+        """Measuring goodput is a later stage: the object is there, and no finalizer, because nobody would remove it."""
+        assert job.view is not None
+        template = job.view.spec.goodput_measurement
+        if template is None or job.view.metadata.uid in self._goodput_made:
+            return
+        spec = GoodputMeasurementSpec(
+            log_profile_ref=template.log_profile_ref,
+            job_ref=JobRef(kind="Job", name=job.key[1], api_group=names.GROUP),
+            sample_interval=template.sample_interval or "60s",
+        )
+        name = goodput_measurement_name(job.key[1])
+        if await self._create_measurement(job, GOODPUT_MEASUREMENTS, name, to_json(spec), None):
+            self._goodput_made.add(job.view.metadata.uid)
+
+    async def _create_measurement(
+        self, job: Cached[Job], resource: Resource, name: str, spec: dict[str, Any], finalizer: str | None
+    ) -> bool:
+        """Non-fatal: the run goes on without a measurement, and the next reconcile tries again."""
+        assert job.view is not None
+        metadata: dict[str, Any] = {
+            "name": name,
+            "namespace": job.key[0],
+            "labels": child_labels(job.view),
+            "annotations": {names.ANNOTATION_JOB_UID: job.view.metadata.uid},
+            "ownerReferences": [_measurement_owner(job)],
+        }
+        if finalizer is not None:
+            metadata["finalizers"] = [finalizer]
+        body = {"apiVersion": names.API_VERSION, "kind": resource.kind, "metadata": metadata, "spec": spec}
+        try:
+            await self._client.create(resource, body, job.key[0])
+        except ApiError as error:
+            if error.already_exists:  # not in our cache yet, or of an earlier Job and about to be collected
+                return True
+            note = f"{resource.kind} {name} could not be created: {error.message}"
+            self._events.record(job.raw, type="Warning", reason="MeasurementCreationError", note=note)
+            logger.warning("measurement not created namespace=%s job=%s error=%r", *job.key, str(error))
+            return False
+        return True
+
+    async def _write_overflow(self, job: Cached[Job], entries: tuple[FailedNode, ...]) -> None:
+        assert job.view is not None
+        body = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": blamed_config_map_name(job.key[1]),
+                "namespace": job.key[0],
+                "labels": child_labels(job.view),
+                "ownerReferences": [owner_reference(job.view)],
+            },
+            "data": {names.BLAMED_CONFIG_MAP_KEY: msgspec.json.encode(entries).decode()},
+        }
+        try:
+            await self._client.create(CONFIG_MAPS, body, job.key[0])
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+
+
+def _measurement_owner(job: Cached[Job]) -> dict[str, Any]:
+    """A Workflow keeps the measurements of its Jobs; a stand-alone Job owns its own."""
+    assert job.view is not None
+    for owner in job.raw["metadata"].get("ownerReferences") or []:
+        if owner.get("controller") and owner.get("kind") == "Workflow":
+            return dict(owner)
+    return owner_reference(job.view)
+
+
+def _labels(job: Job) -> tuple[str, str, str]:
+    return job.metadata.namespace, job.metadata.name, job.metadata.labels.get(names.LABEL_WORKFLOW, "")

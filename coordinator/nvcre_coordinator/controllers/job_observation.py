@@ -1,0 +1,185 @@
+"""Gathers what core/job_lifecycle.py decides on: caches, remembered pods, detectors, agents, Leases, probes.
+
+An absence is never taken from a cache: a workload that is missing there is asked for at the server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.resources import LEASES
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.job import FailedNode, Job
+from nvcre_coordinator.controllers.caches import Caches, Key
+from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
+from nvcre_coordinator.controllers.run_memory import RunMemory
+from nvcre_coordinator.core.attribution import AgentState, NodeFacts
+from nvcre_coordinator.core.job_conclusion import concluded, ended_at, wants_probes
+from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
+from nvcre_coordinator.core.node_health import NodeHealth
+from nvcre_coordinator.core.observed import Gone, Observed, Workload
+from nvcre_coordinator.core.run_window import RunWindow
+from nvcre_coordinator.detectors import Blindness, DetectorSpecError, NodeFailureDetector, NodeView
+from nvcre_coordinator.workloads import WorkloadAdapter
+
+logger = logging.getLogger(__name__)
+
+NODE_LEASES = "kube-node-lease"
+
+
+class JobObserver:
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches,
+        memory: RunMemory,
+        *,
+        adapter: WorkloadAdapter,
+        detectors: Sequence[NodeFailureDetector],
+        confirmations: Confirmations,
+        probes: ProbeOrders,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._memory = memory
+        self._adapter = adapter
+        self._detectors = detectors
+        self._confirmations = confirmations
+        self._probes = probes
+
+    async def observe(self, job: Job, now: datetime, observing_since: datetime) -> tuple[Observed, list[Blindness]]:
+        run = self.run_key(job)
+        if not concluded(job.status):
+            await self._memory.load(run, job)
+        pods = self._memory.pods(run, job)
+        group = group_nodes(job, tuple(sorted({pod.node for pod in pods if pod.node})))
+        healths = {node: health for node in group if (health := self._caches.healths.get(node)) is not None}
+        self._memory.note_boot_ids(run, {node: health.boot_id for node, health in healths.items()})
+        hardware, blind = self._detect(job, group, healths, now)
+        bandwidth = self._caches.bandwidth_of(job)
+        workload = await self._workload(job)
+        nodes = await self._node_facts(run, group, healths, leases=job.status.terminal and not concluded(job.status))
+        seen = Observed(
+            job=job,
+            workload=workload,
+            node_expression_error=self._expression_error(job),
+            pods=pods,
+            live_pods=self._live_pods(run),
+            group=group,
+            nodes=nodes,
+            healths=healths,
+            hardware=hardware,
+            measured=measured_bandwidth(bandwidth),
+            probes=self._probes.ensure(job, group) if wants_probes(job) and group else None,
+            tails=self._memory.tails(run),
+            observing_since=observing_since,
+            bandwidth_exists=bandwidth is not None,
+        )
+        return seen, blind
+
+    def run_key(self, job: Job) -> Key:
+        return job.metadata.namespace, self._adapter.reference(job).name
+
+    def window(self, job: Job) -> RunWindow | None:
+        """None before the workload was seen running: nothing has run on any node yet."""
+        start = job.status.workload_start_time
+        return None if start is None else RunWindow(start, ended_at(job.status))
+
+    def _detect(
+        self, job: Job, group: tuple[str, ...], healths: dict[str, NodeHealth], now: datetime
+    ) -> tuple[tuple[FailedNode, ...], list[Blindness]]:
+        window = self.window(job)
+        if window is None or not group:
+            return (), []
+        views = [NodeView(node, self._caches.nodes.get(node), healths.get(node)) for node in group]
+        found: dict[tuple[str, str], FailedNode] = {}
+        blind: list[Blindness] = []
+        for detector in self._detectors:
+            entries, unknown = detector.detect(job, views, window, now)
+            blind += unknown
+            for entry in entries:
+                found.setdefault((entry.name, entry.reason), entry)
+        return tuple(found[key] for key in sorted(found)), blind
+
+    def _expression_error(self, job: Job) -> str | None:
+        for detector in self._detectors:
+            try:
+                detector.validate(job)
+            except DetectorSpecError as error:
+                return str(error)
+        return None
+
+    async def _workload(self, job: Job) -> Workload | Gone | None:
+        """None while there is nothing to follow; deletion looks for the workload even when no reference was stored."""
+        deleting = job.metadata.deletion_timestamp is not None
+        if not self._adapter.matches(job) or (job.status.terminal and not deleting):
+            return None
+        if job.status.workload_ref is None and not deleting:
+            return None
+        namespace, name = self.run_key(job)
+        held = self._caches.train_jobs.get(name, namespace)
+        obj: dict[str, Any] | None = held.raw if held is not None and self._adapter.owned(job, held.raw) else None
+        if obj is None:
+            obj = await self._uncached(name, namespace)
+        if obj is None or not self._adapter.owned(job, obj):
+            return Gone(self._adapter.title(job))
+        return self._adapter.read(obj)
+
+    async def _uncached(self, name: str, namespace: str) -> dict[str, Any] | None:
+        try:
+            return await self._client.get(self._adapter.resource, name, namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+    def _live_pods(self, run: Key) -> int:
+        pods = self._caches.pods.by_index("run", f"{run[0]}/{run[1]}")
+        return sum(1 for pod in pods if not pod.record.finished)
+
+    async def _node_facts(
+        self, run: Key, group: tuple[str, ...], healths: dict[str, NodeHealth], *, leases: bool
+    ) -> dict[str, NodeFacts]:
+        at_start = self._memory.boot_ids(run)
+        facts: dict[str, NodeFacts] = {}
+        for node in group:
+            health = healths.get(node)
+            confirmed = self._confirmations.confirmed_through(node)
+            state = AgentState.CONNECTED
+            if confirmed is None:
+                state = AgentState.SILENT if health is not None else AgentState.ABSENT
+            renewed = await self._lease_renewed(node) if leases and state is AgentState.SILENT else None
+            facts[node] = NodeFacts(
+                agent=state,
+                confirmed_through=confirmed,
+                boot_id_at_start=at_start.get(node, ""),
+                boot_id=health.boot_id if health is not None else "",
+                lease_renewed_at=renewed,
+                blind=health.blind if health is not None else "",
+            )
+        return facts
+
+    async def _lease_renewed(self, node: str) -> datetime | None:
+        try:
+            lease = await self._client.get(LEASES, node, NODE_LEASES)
+        except ApiError as error:
+            if not error.not_found:
+                logger.warning("node lease not read node=%s error=%r", node, str(error))
+            return None
+        text = (lease.get("spec") or {}).get("renewTime")
+        try:
+            return datetime.fromisoformat(text) if text else None
+        except ValueError:
+            return None
+
+
+def group_nodes(job: Job, ran_on: tuple[str, ...]) -> tuple[str, ...]:
+    """The group of the annotation (a Workflow writes it) together with the nodes that ran pods, sorted."""
+    annotated = job.metadata.annotations.get(names.ANNOTATION_GROUP_NODES, "")
+    named = {name.strip() for name in annotated.split(",")} - {""}
+    return tuple(sorted(named | set(ran_on)))

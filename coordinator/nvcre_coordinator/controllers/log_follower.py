@@ -1,0 +1,125 @@
+"""Follows the log of one pod from its first line to its end and sums up its bandwidth rows.
+
+A connection that breaks begins again from the first line with an empty table, so no row counts twice; until it has
+caught up, the older sums stand.  Parsing of large blocks runs in a thread: the event loop carries the agents' streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+
+from nvcre_coordinator.core.bandwidth import BandwidthTable
+from nvcre_coordinator.core.log_profile import CompiledProfile, LineFeed, bandwidth_rows
+from nvcre_coordinator.core.measurement_lifecycle import LogRead
+
+logger = logging.getLogger(__name__)
+
+IN_THREAD_BYTES = 32 * 1024
+RETRY_S = 3.0
+READ_DEADLINE_S = 120.0
+MAX_TRANSPORTS = 32
+
+
+@dataclass(slots=True)
+class LogSums:
+    """What one pass over a log has given so far."""
+
+    profile: CompiledProfile
+    table: BandwidthTable = field(default_factory=BandwidthTable)
+    feed: LineFeed = field(default_factory=LineFeed)
+    transport: set[str] = field(default_factory=set)
+    rows: int = 0
+
+    async def take(self, chunks: AsyncIterator[bytes]) -> None:
+        async for chunk in chunks:
+            await self._parse(self.feed.feed(chunk))
+        await self._parse(self.feed.finish())
+
+    async def _parse(self, block: bytes) -> None:
+        if not block:
+            return
+        if len(block) > IN_THREAD_BYTES:
+            await asyncio.to_thread(self._scan, block)
+        else:
+            self._scan(block)
+
+    def _scan(self, block: bytes) -> None:
+        self.rows += self.table.add(bandwidth_rows(self.profile.bandwidth, block))
+        if self.profile.transport is None:
+            return
+        for (name,) in self.profile.transport.scan(block):
+            if name and len(self.transport) < MAX_TRANSPORTS:
+                self.transport.add(name[:256].decode(errors="replace").strip())
+
+    def read(self) -> LogRead:
+        return LogRead(
+            results=self.table.results(),
+            transport=tuple(sorted(self.transport)),
+            rows=self.rows,
+            skipped_lines=self.feed.skipped_lines,
+        )
+
+
+class LogFollower:
+    """A background task for one pod; `sample` is what is known now, `complete` once the log's end was reached."""
+
+    def __init__(self, client: KubeClient, profile: CompiledProfile, namespace: str, pod: str, uid: str) -> None:
+        self._client = client
+        self._profile = profile
+        self._namespace = namespace
+        self._pod = pod
+        self.uid = uid
+        self.complete = False
+        self._current = LogSums(profile)
+        self._best = LogRead()
+        self._task = asyncio.create_task(self._run())
+
+    def sample(self) -> LogRead:
+        now = self._current.read()
+        if self.complete or now.samples >= self._best.samples:
+            self._best = now
+        return self._best
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        while True:
+            self.sample()
+            self._current = LogSums(self._profile)
+            try:
+                await self._current.take(
+                    self._client.pod_log(
+                        self._pod, self._namespace, container=self._profile.container or None, follow=True
+                    )
+                )
+            except ApiError as error:
+                logger.debug("log not followed namespace=%s pod=%s error=%r", self._namespace, self._pod, str(error))
+                if error.not_found:
+                    return
+            except CONNECTION_ERRORS as error:
+                logger.debug("log follow broke namespace=%s pod=%s error=%r", self._namespace, self._pod, error)
+            else:
+                # A clean end is the container's end, or a kubelet that restarts: the final read settles which.
+                self.complete = True
+                return
+            await asyncio.sleep(RETRY_S)
+
+
+async def read_whole(client: KubeClient, profile: CompiledProfile, namespace: str, pod: str) -> LogRead:
+    """The complete log of a finished pod, every row once."""
+    sums = LogSums(profile)
+    try:
+        async with asyncio.timeout(READ_DEADLINE_S):
+            await sums.take(client.pod_log(pod, namespace, container=profile.container or None))
+    except ApiError as error:
+        return LogRead(error=f"pod {pod}: {error}")
+    except CONNECTION_ERRORS as error:
+        return LogRead(error=f"pod {pod}: {error!r}")
+    return sums.read()

@@ -1,0 +1,205 @@
+"""Remembers the pods of each run as they come by, in memory and in the ConfigMap `<job>-pods`, and reads their logs.
+
+Pod events are folded at once; a container that ends badly has the end of its log read then, because the pod may be gone
+when the Job fails.  The ConfigMap is written by the Job's reconcile (`save`) and read once by a new leader (`load`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.resources import CONFIG_MAPS
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.controllers.caches import CachedPod, Key
+from nvcre_coordinator.controllers.pod_logs import LogUnavailableError, read_tail
+from nvcre_coordinator.core import failure_lines
+from nvcre_coordinator.core.failure_lines import LogFinding
+from nvcre_coordinator.core.limits import tail
+from nvcre_coordinator.core.naming import pods_config_map_name
+from nvcre_coordinator.core.pods import PodRecord, RunRecord, decode, encode, remember, with_log
+from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
+
+logger = logging.getLogger(__name__)
+
+CONCURRENT_LOG_READS = 8
+KEPT_TAILS = 64
+CLOCK_SLACK = timedelta(seconds=2)
+
+
+@dataclass(slots=True)
+class _Run:
+    record: RunRecord = field(default_factory=RunRecord)
+    tails: dict[str, str] = field(default_factory=dict)
+    saved: str = ""
+    loaded_for: str = ""  # uid of the Job
+    asked: set[str] = field(default_factory=set)  # pods whose log was read or is being read
+
+
+class RunMemory:
+    """Keyed by the workload's (namespace, name).
+
+    `changed` hears the run key when a log was read; `wanted` says whether anybody still needs the logs of a run.
+    """
+
+    def __init__(
+        self, client: KubeClient, changed: Callable[[Key], None], wanted: Callable[[Key], bool] = lambda run: True
+    ) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._changed = changed
+        self._runs: dict[Key, _Run] = {}
+        self._reads = asyncio.Semaphore(CONCURRENT_LOG_READS)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def note(self, pod: CachedPod) -> None:
+        """A pod was added or changed."""
+        if not pod.jobset:
+            return
+        run = self._runs.setdefault(pod.run_key, _Run())
+        run.record = remember(run.record, [pod.record], {})
+        record = run.record.pods[pod.record.uid]
+        ended = record.failed and record.exit is not None
+        if ended and record.uid not in run.asked and self._wanted(pod.run_key):
+            run.asked.add(record.uid)
+            task = asyncio.create_task(self._read_log(pod.run_key, record))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Ends the log reads and forgets everything: another process may lead from here."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._runs.clear()
+
+    def pods(self, run_key: Key, job: Job) -> tuple[PodRecord, ...]:
+        """The run's pods; those of an earlier Job of the same name are older than this one."""
+        created = job.metadata.creation_timestamp
+        return tuple(
+            pod
+            for pod in self._runs.get(run_key, _Run()).record.pods.values()
+            if created is None or pod.created_at is None or pod.created_at >= created - CLOCK_SLACK
+        )
+
+    def boot_ids(self, run_key: Key) -> dict[str, str]:
+        return self._runs.get(run_key, _Run()).record.boot_ids
+
+    def tails(self, run_key: Key) -> dict[str, str]:
+        return self._runs.get(run_key, _Run()).tails
+
+    def note_boot_ids(self, run_key: Key, boot_ids: dict[str, str]) -> None:
+        """The first boot id seen of a node stays; a later one is a reboot."""
+        run = self._runs.setdefault(run_key, _Run())
+        run.record = remember(run.record, [], boot_ids)
+
+    def forget(self, run_key: Key) -> None:
+        self._runs.pop(run_key, None)
+
+    async def load(self, run_key: Key, job: Job) -> None:
+        """What an earlier coordinator remembered; once for each Job."""
+        run = self._runs.setdefault(run_key, _Run())
+        if run.loaded_for == job.metadata.uid:
+            return
+        try:
+            obj = await self._client.get(CONFIG_MAPS, pods_config_map_name(job.metadata.name), job.metadata.namespace)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            obj = {}
+        text = _own_data(obj, job)
+        if text:
+            known = _decoded(text, job)
+            run.record = remember(known, run.record.pods.values(), run.record.boot_ids)
+            run.saved = text
+        run.loaded_for = job.metadata.uid
+
+    async def save(self, run_key: Key, job: Job) -> None:
+        """Writes the ConfigMap when something is new.  The only writer is the leader: last write wins."""
+        run = self._runs.get(run_key)
+        if run is None or not run.record.pods:
+            return
+        text = encode(run.record)
+        if text == run.saved:
+            return
+        name, namespace = pods_config_map_name(job.metadata.name), job.metadata.namespace
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {
+                "name": name,
+                "namespace": namespace,
+                "labels": child_labels(job),
+                "ownerReferences": [owner_reference(job)],
+            },
+            "data": {names.PODS_CONFIG_MAP_KEY: text},
+        }
+        try:
+            if run.saved:
+                await self._client.merge_patch(CONFIG_MAPS, name, {"data": body["data"]}, namespace)
+            else:
+                await self._client.create(CONFIG_MAPS, body, namespace)
+        except ApiError as error:
+            if error.already_exists or error.not_found:
+                await self._replace(name, namespace, body)
+            else:
+                raise
+        run.saved = text
+
+    async def _replace(self, name: str, namespace: str, body: dict[str, Any]) -> None:
+        """The ConfigMap of an earlier Job of this name is still there, or ours was deleted."""
+        try:
+            current = await self._client.get(CONFIG_MAPS, name, namespace)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            await self._client.create(CONFIG_MAPS, body, namespace)
+            return
+        body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
+        await self._client.update(CONFIG_MAPS, body)
+
+    async def _read_log(self, run_key: Key, record: PodRecord) -> None:
+        container = record.exit.container if record.exit is not None else ""
+        async with self._reads:
+            try:
+                text = await read_tail(self._client, run_key[0], record.name, container)
+            except LogUnavailableError as error:
+                logger.warning("log not read namespace=%s pod=%s error=%r", run_key[0], record.name, str(error))
+                text, finding = "", LogFinding()
+            else:
+                finding = await asyncio.to_thread(failure_lines.read, text.splitlines())
+        run = self._runs.get(run_key)
+        if run is None:
+            return
+        run.record = with_log(run.record, record.uid, finding)
+        if text and len(run.tails) < KEPT_TAILS:
+            run.tails[record.uid] = tail(text)
+        self._changed(run_key)
+
+
+def _own_data(obj: dict[str, Any], job: Job) -> str:
+    owners = obj.get("metadata", {}).get("ownerReferences") or []
+    own = any(owner.get("uid") == job.metadata.uid for owner in owners)
+    return str((obj.get("data") or {}).get(names.PODS_CONFIG_MAP_KEY, "")) if own else ""
+
+
+def _decoded(text: str, job: Job) -> RunRecord:
+    try:
+        return decode(text)
+    except msgspec.MsgspecError as error:
+        logger.warning(
+            "remembered pods are unreadable and start anew namespace=%s job=%s error=%r",
+            job.metadata.namespace,
+            job.metadata.name,
+            str(error),
+        )
+        return RunRecord()

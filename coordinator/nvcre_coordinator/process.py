@@ -1,0 +1,148 @@
+"""One coordinator process: wires caches, reconcilers and fleet, and leads when elected.
+
+Every replica keeps warm caches and serves gRPC (a follower sends agents to the leader); only the leader reconciles,
+accepts agents and writes.  A background task that dies takes the process with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nvcre_kube.client import KubeClient
+from nvcre_kube.events import EventRecorder
+from nvcre_kube.leader_election import LeaderElector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.config import Config
+from nvcre_coordinator.controllers.bandwidth_measurement import BandwidthMeasurementController
+from nvcre_coordinator.controllers.caches import Caches
+from nvcre_coordinator.controllers.job import JobController
+from nvcre_coordinator.core.observed import ProbeProgress
+from nvcre_coordinator.endpoints import Endpoints
+from nvcre_coordinator.fleet.interface import ProbeRequest, Probes
+from nvcre_coordinator.fleet.service import FleetService, FleetSettings
+from nvcre_coordinator.metrics import JobMetrics
+
+logger = logging.getLogger(__name__)
+
+LEASE = "nvcre-coordinator"
+GRPC_ANNOTATION = "nvcre.nvidia.com/grpc-address"
+EVENTS_DRAIN_S = 1.0
+
+
+class FleetProbes:
+    """The fleet's probes in the words of the job side (controllers/ports.py)."""
+
+    def __init__(self, probes: Probes) -> None:
+        self._probes = probes
+
+    def ensure(self, job: Job, nodes: tuple[str, ...]) -> ProbeProgress:
+        meta = job.metadata
+        made = self._probes.ensure(ProbeRequest(meta.namespace, meta.name, meta.uid, nodes))
+        return ProbeProgress(made.done, made.results)
+
+    def subscribe(self, callback: Callable[[str, str], None]) -> None:
+        self._probes.subscribe(callback)
+
+
+class Coordinator:
+    def __init__(self, client: KubeClient, config: Config) -> None:
+        self._config = config
+        registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+        self._elector = LeaderElector(
+            client,
+            namespace=config.namespace,
+            name=LEASE,
+            identity=config.identity,
+            annotations=self._own_address,
+        )
+        self._events = EventRecorder(client, names.EVENT_SOURCE)
+        self._caches = Caches(client, node_selector=config.node_selector)
+        metrics = JobMetrics(registry)
+        self._fleet = FleetService(
+            client,
+            FleetSettings(
+                namespace=config.namespace,
+                grpc_address=config.grpc_address,
+                node_selector=config.node_selector,
+                heartbeat_interval_s=config.agent_heartbeat_s,
+                probe_min_bytes=config.probe_min_bytes,
+                probe_max_bytes=config.probe_max_bytes,
+                probe_runs=config.probe_runs,
+            ),
+            leader_address=self._leader_address,
+            events=self._events,
+            registry=registry,
+        )
+        self._jobs = JobController(
+            client,
+            self._caches,
+            confirmations=self._fleet.confirmations,
+            probes=FleetProbes(self._fleet.probes),
+            events=self._events,
+            metrics=metrics,
+        )
+        self._bandwidths = BandwidthMeasurementController(client, self._caches, events=self._events, metrics=metrics)
+        self._endpoints = Endpoints(registry, self._not_ready)
+
+    async def run(self) -> None:
+        """Until cancelled.  Raises ListenError of endpoints.py and fleet/service.py, CertificateError."""
+        metrics, health = await self._endpoints.start(self._config.metrics_address, self._config.health_address)
+        logger.info("listening metrics=%s health=%s", metrics, health)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._caches.run())
+                group.create_task(self._events.run())
+                group.create_task(self._fleet.run())
+                group.create_task(self._announce_ready(metrics, health))
+                group.create_task(self._elector.run(self._lead) if self._config.leader_elect else self._lead())
+        finally:
+            async with asyncio.timeout(EVENTS_DRAIN_S):
+                await self._events.drain()
+            await self._endpoints.stop()
+
+    async def _lead(self) -> None:
+        await self._caches.wait_synced()
+        await self._fleet.wait_serving()
+        logger.info("reconciling identity=%s", self._config.identity)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._fleet.lead())
+            group.create_task(self._jobs.run())
+            group.create_task(self._bandwidths.run())
+
+    async def _announce_ready(self, metrics: str, health: str) -> None:
+        await self._fleet.wait_serving()
+        await self._caches.wait_synced()
+        logger.info("ready grpc=%s metrics=%s health=%s", self._fleet.grpc_address, metrics, health)
+        if self._config.ready_file is not None:
+            write_atomically(
+                self._config.ready_file,
+                json.dumps({"grpc": self._fleet.grpc_address, "metrics": metrics, "health": health}),
+            )
+
+    def _not_ready(self) -> str:
+        if not self._caches.synced:
+            return f"waiting for the first list of: {', '.join(self._caches.unsynced)}"
+        return "" if self._fleet.grpc_address else "the gRPC service does not listen yet"
+
+    def _own_address(self) -> Mapping[str, str]:
+        port = self._fleet.grpc_address.rpartition(":")[2]
+        return {GRPC_ANNOTATION: f"{self._config.advertised_host}:{port}"} if port else {}
+
+    def _leader_address(self) -> str | None:
+        return self._elector.leader_annotations.get(GRPC_ANNOTATION)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
