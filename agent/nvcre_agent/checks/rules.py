@@ -28,42 +28,52 @@ Check = Callable[[Snapshot, Baseline, Limits], Iterable[Finding | Undecided]]
 def evaluate(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> tuple[Finding | Undecided, ...]:
     """What all checks say; of a GPU that is missing the others cannot say that it has recovered."""
     said = [answer for check in CHECKS for answer in check(snapshot, baseline, limits)]
+    found = {answer.key for answer in said if isinstance(answer, Finding)}
     for identity in _missing(snapshot, baseline):
-        said += [Undecided(_key(check.__name__, identity)) for check in CHECKS if check is not gpu_missing]
+        keys = [_key(check.__name__, identity) for check in CHECKS if check is not gpu_missing]
+        said += [Undecided(key) for key in keys if key not in found]
     return tuple(said)
 
 
 def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
     """The device answers GPU_IS_LOST or RESET_REQUIRED.  Other failures are the monitor's trouble, not the GPU's."""
     for gpu in snapshot.gpus:
-        match gpu.access:
-            case Unread.LOST:
-                yield _gpu_finding(
-                    "gpu_lost",
-                    gpu.identity,
-                    fault_class=FaultClass.NEEDS_REBOOT,
-                    blame=Blame.YES,
-                    what="has fallen off the bus: NVML answers GPU is lost",
-                    remedy="drain the node and power-cycle it; if the GPU is lost again, replace it",
-                )
-            case Unread.RESET_REQUIRED:
-                yield _gpu_finding(
-                    "gpu_lost",
-                    gpu.identity,
-                    fault_class=FaultClass.NEEDS_RESET,
-                    blame=Blame.YES,
-                    what="does not work until it is reset: NVML answers reset required",
-                    remedy="drain the node and reset the GPU (nvidia-smi --gpu-reset)",
-                )
-            case None:
-                pass
-            case _:
-                yield Undecided(_key("gpu_lost", gpu.identity))
+        yield from _access(gpu.identity, gpu.access)
+    for identity in _lost_unseen(snapshot, baseline):
+        yield from _access(identity, Unread.LOST)
+
+
+def _access(identity: GpuIdentity, access: Unread | None) -> Iterator[Finding | Undecided]:
+    match access:
+        case Unread.LOST:
+            yield _gpu_finding(
+                "gpu_lost",
+                identity,
+                fault_class=FaultClass.NEEDS_REBOOT,
+                blame=Blame.YES,
+                what="has fallen off the bus: NVML answers GPU is lost",
+                remedy="drain the node and power-cycle it; if the GPU is lost again, replace it",
+            )
+        case Unread.RESET_REQUIRED:
+            yield _gpu_finding(
+                "gpu_lost",
+                identity,
+                fault_class=FaultClass.NEEDS_RESET,
+                blame=Blame.YES,
+                what="does not work until it is reset: NVML answers reset required",
+                remedy="drain the node and reset the GPU (nvidia-smi --gpu-reset)",
+            )
+        case None:
+            pass
+        case _:
+            yield Undecided(_key("gpu_lost", identity))
 
 
 def gpu_missing(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
     """A GPU of the stored inventory is not there at all; a GPU that took its slot replaced it."""
     for identity in _missing(snapshot, baseline):
+        if identity in _lost_unseen(snapshot, baseline):
+            continue
         if not isinstance(snapshot.device_count, int):
             yield Undecided(_key("gpu_missing", identity))
             continue
@@ -194,6 +204,13 @@ def _missing(snapshot: Snapshot, baseline: Baseline) -> list[GpuIdentity]:
     return [
         known.identity for uuid, known in baseline.gpus.items() if uuid not in seen and known.identity.pci not in taken
     ]
+
+
+def _lost_unseen(snapshot: Snapshot, baseline: Baseline) -> list[GpuIdentity]:
+    """GPUs lost before this NVML process started: it lists as many that say so as the inventory misses."""
+    missing = _missing(snapshot, baseline)
+    lost = [why for why in snapshot.unidentified if why is Unread.LOST]
+    return missing if lost and len(lost) == len(missing) else []
 
 
 def _read(

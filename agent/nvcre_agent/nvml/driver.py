@@ -135,7 +135,7 @@ class Driver:
         self._known: dict[int, GpuIdentity] = {}  # by index, the last good identity
         self._by_address: dict[int, GpuIdentity] = {}  # by handle, for events; old handles stay
         self.device_count: Reading = Unread.FAILED
-        self.unidentified = 0
+        self.unidentified: tuple[Unread, ...] = ()
         self._driver_version = _text(read(pynvml.nvmlSystemGetDriverVersion))
         cuda = read(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         self._cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else ""
@@ -153,21 +153,25 @@ class Driver:
             return
         handles: dict[int, Any] = {}
         fresh: dict[int, GpuIdentity] = {}
+        silent: dict[int, Unread] = {}
         for index in range(count):
             handle = read(pynvml.nvmlDeviceGetHandleByIndex, index)
             if isinstance(handle, Unread):
+                silent[index] = handle
                 continue
             handles[index] = handle
             identity = _identify(index, handle)
-            if identity is not None:
-                fresh[index] = identity
-                self._by_address[address(handle)] = identity
+            if isinstance(identity, Unread):
+                silent[index] = identity
+                continue
+            fresh[index] = identity
+            self._by_address[address(handle)] = identity
         moved = {gpu.uuid for gpu in fresh.values()}
         # An index above the count is gone: the driver drops a dead GPU when it is loaded again.
         kept = {i: gpu for i, gpu in self._known.items() if i < count and i not in fresh and gpu.uuid not in moved}
         # The event thread reads these two, so they are replaced and never changed in place.
         self._known, self._handles = kept | fresh, handles
-        self.unidentified = count - len(self._known)
+        self.unidentified = tuple(why for index, why in silent.items() if index not in self._known)
 
     def lost(self) -> frozenset[int]:
         """Indices of GPUs that say themselves that they are lost; a cheap call that reaches the device."""
@@ -255,7 +259,7 @@ def _read_device(gpu: GpuIdentity, handle: Any, pstate: Reading, memory: Any) ->
         nvlink_replays=field[_REPLAY_FIELD],
         nvlink_recoveries=field[_RECOVERY_FIELD],
         recovery_action=field[_RECOVERY_ACTION],
-        clocks_event_reasons=read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle),
+        clocks_event_reasons=_clocks_event_reasons(handle),
         pstate=pstate,
         pcie_generation=read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
         pcie_width=read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
@@ -264,6 +268,13 @@ def _read_device(gpu: GpuIdentity, handle: Any, pstate: Reading, memory: Any) ->
         memory_used_bytes=memory if isinstance(memory, Unread) else int(memory.used),
         processes=processes if isinstance(processes, Unread) else tuple(int(p.pid) for p in processes),
     )
+
+
+def _clocks_event_reasons(handle: Any) -> Reading:
+    reasons: Reading = read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if reasons is Unread.NOT_SUPPORTED:  # drivers before 535 know only the old name
+        return read(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    return reasons
 
 
 def _nvlinks(handle: Any) -> tuple[Reading, ...]:
@@ -299,11 +310,13 @@ def _field_values(handle: Any) -> dict[int, Reading]:
     return values
 
 
-def _identify(index: int, handle: Any) -> GpuIdentity | None:
+def _identify(index: int, handle: Any) -> GpuIdentity | Unread:
     uuid = read(pynvml.nvmlDeviceGetUUID, handle)
     pci = read(pynvml.nvmlDeviceGetPciInfo, handle)
-    if isinstance(uuid, Unread) or isinstance(pci, Unread):
-        return None
+    if isinstance(uuid, Unread):
+        return uuid
+    if isinstance(pci, Unread):
+        return pci
     minor = read(pynvml.nvmlDeviceGetMinorNumber, handle)
     return GpuIdentity(
         index=index,

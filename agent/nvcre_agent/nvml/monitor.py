@@ -235,7 +235,7 @@ class NvmlMonitor:
                     return _unresponsive(f"a call has been inside NVML for {age_s:.0f} s")
             case {"say": "watching", "inventory": raw, "refused": refused}:
                 self._has_watched = True
-                self.inventory = inventory_from_json(raw)
+                self.inventory = inventory_from_json(raw).remembering(self.inventory)
                 deaf = ", ".join(f"GPU {index} ({why})" for index, why in refused.items())
                 message = f"no events from {deaf}; snapshots still cover it" if deaf else ""
                 await self._change_state(MonitorState(Sight.WATCHING, "", message))

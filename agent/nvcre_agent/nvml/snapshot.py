@@ -73,6 +73,17 @@ class Inventory:
     driver_version: str
     cuda_version: str
 
+    def remembering(self, before: Inventory | None) -> Inventory:
+        """With the GPUs of `before` that are not listed any more, unless another one took their slot.
+
+        A new NVML process cannot identify a GPU that was lost before it started; faults are still attributed to it.
+        """
+        if before is None:
+            return self
+        gone = [gpu for gpu in before.gpus if self.by_uuid(gpu.uuid) is None and self.by_pci(gpu.pci) is None]
+        gpus = sorted((*self.gpus, *gone), key=lambda gpu: (gpu.index, gpu.uuid))
+        return Inventory(tuple(gpus), self.driver_version, self.cuda_version)
+
     def by_uuid(self, uuid: str) -> GpuIdentity | None:
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
@@ -127,14 +138,14 @@ _PLAIN_READINGS: tuple[str, ...] = tuple(f.name for f in fields(GpuSnapshot) if 
 class Snapshot:
     """All GPUs at one moment: those that answer, and those of the last good identity map that do not.
 
-    `unidentified` counts enumerated devices that answered nothing and were never seen in good order.
+    `unidentified` says why, for each enumerated device that gave no identity and had none from before.
     """
 
     time_s: float  # wall clock, Unix seconds
     monotonic_ns: int
     device_count: Reading
     gpus: tuple[GpuSnapshot, ...]
-    unidentified: int = 0
+    unidentified: tuple[Unread, ...] = ()
 
     def gpu(self, uuid: str) -> GpuSnapshot | None:
         return next((gpu for gpu in self.gpus if gpu.identity.uuid == uuid), None)
@@ -241,7 +252,7 @@ def snapshot_from_json(raw: Mapping[str, Any]) -> Snapshot:
         monotonic_ns=int(raw["monotonic_ns"]),
         device_count=_reading(raw["device_count"]),
         gpus=tuple(_gpu_from_json(gpu) for gpu in raw["gpus"]),
-        unidentified=int(raw["unidentified"]),
+        unidentified=tuple(Unread(why) for why in raw["unidentified"]),
     )
 
 

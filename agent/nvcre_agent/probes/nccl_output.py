@@ -162,20 +162,21 @@ class NcclLog:
 _PREFIX = re.compile(r"(?:\[\d+,\d+\]<std(?:out|err)>: ?|\[pod/[^\]\s]{1,300}\] ?)")
 _BREAK = re.compile(rb"\r\n|\n|\r")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
-_VERSION = re.compile(r"# nccl-tests version (\S+)(?:.*\bnccl-library=(\d{1,9}))?")
-_BANNER = re.compile(r"# Collective test starting: ([a-z_0-9]+?)_perf\b")
+_VERSION = re.compile(r"# nccl-tests version (\S{1,64})(?:.*\bnccl-library=(\d{1,9}))?")
+_BANNER = re.compile(r"# Collective test starting: ([a-z_0-9]{1,64}?)_perf\b")
 _CONCLUDED = re.compile(r"# Collective test concluded\b")
 _PARAMETERS = re.compile(r"#?\s*nThread\s+\d+")
 _DEVICE = re.compile(
-    r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+(\d+) on\s+(\S+) device\s+(\d+) \[([0-9a-fA-Fx:.]+)\] (.*)"
+    r"#\s+Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+(\d{1,10}) on\s+(\S{1,255}) device\s+(\d{1,5})"
+    r" \[([0-9a-fA-Fx:.]{1,20})\] (.{1,128})"
 )
 _HEADING = re.compile(r"#\s+size\s+count\s+type\b")
 _BOUNDS = re.compile(r"#?\s*Out of bounds values : (\d{1,12}) (OK|FAILED)")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*: (\S+)")
-_COMMAND = re.compile(r"(?:^|[\s/])([a-z_0-9]+?)_perf(?:_mpi)?(?=\s|$)")
-_FAILURE = re.compile(
-    r"(?P<host>\S+): Test (?P<kind>CUDA failure|NCCL failure|timeout)\b"
-    r"|\s*\.\. (?P<trace_host>\S+) pid \d+: Test failure\b"
+_COMMAND = re.compile(r"(?:^|[\s/])([a-z_0-9]{1,64}?)_perf(?:_mpi)?(?=\s|$)")
+_FAILURE = re.compile(  # every branch starts at a fixed place and is bounded: a search over a hostile line stays linear
+    r"(?<!\S)(?P<host>\S{1,255}): Test (?P<kind>CUDA failure|NCCL failure|timeout)\b"
+    r"|\.\. (?P<trace_host>\S{1,255}) pid \d{1,10}: Test failure\b"
     r"|(?P<gpus>Invalid number of GPUs)"
 )
 _SIDE_TOKENS = 8

@@ -130,6 +130,12 @@ def test_a_gpu_that_is_gone_is_missed_from_the_stored_inventory() -> None:
     assert "7 GPUs, the node had 8" in found.message
 
 
+def test_a_gpu_lost_before_the_agent_started_is_lost_and_not_missing() -> None:
+    answering = node(*(healthy(index) for index in range(7)), device_count=8)
+    (found,) = findings(replace(answering, unidentified=(Unread.LOST,)))
+    assert found.key == "gpu_lost/GPU-7"
+
+
 def test_a_missing_gpu_leaves_its_other_findings_undecided() -> None:
     after_reboot = node(*(healthy(index) for index in range(7)))
     assert undecided(after_reboot) == {f"{check.__name__}/GPU-7" for check in CHECKS} - {"gpu_missing/GPU-7"}

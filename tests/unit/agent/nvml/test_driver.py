@@ -1,5 +1,7 @@
 """What the driver layer makes of the answers of NVML: real pynvml over the simulated C functions."""
 
+from dataclasses import replace
+
 import pynvml
 import pytest
 from nvcre_agent.nvml import simulated
@@ -7,6 +9,7 @@ from nvcre_agent.nvml.driver import Blind, Driver, open_driver
 from nvcre_agent.nvml.snapshot import (
     GpuIdentity,
     GpuSnapshot,
+    Inventory,
     PciAddress,
     Snapshot,
     Unread,
@@ -70,7 +73,17 @@ def test_a_gpu_lost_before_the_agent_started_is_counted_although_unknown(simulat
     assert isinstance(opened, Driver)
     snapshot = opened.snapshot()
     simulated.uninstall()
-    assert (snapshot.device_count, len(snapshot.gpus), snapshot.unidentified) == (8, 7, 1)
+    assert (snapshot.device_count, len(snapshot.gpus), snapshot.unidentified) == (8, 7, (Unread.LOST,))
+
+
+def test_an_inventory_remembers_gpus_that_are_not_listed_any_more(driver: Driver) -> None:
+    full = driver.inventory()
+    seven = Inventory(full.gpus[:5] + full.gpus[6:], full.driver_version, full.cuda_version)
+    assert seven.remembering(full) == full
+    exchanged = replace(full.gpus[5], uuid="GPU-new")
+    renewed = Inventory((*seven.gpus, exchanged), full.driver_version, full.cuda_version)
+    assert renewed.remembering(full).by_uuid("GPU-5") is None
+    assert full.remembering(None) == full
 
 
 def test_a_gpu_that_comes_back_is_read_again(driver: Driver, simulation: SimulationDirectory) -> None:

@@ -177,7 +177,7 @@ async def test_a_stopped_process_is_unresponsive_too(simulation: SimulationDirec
         await listener.watching(after=heard)
 
 
-async def test_a_container_that_lost_its_devices_is_blind_and_no_gpu_is_accused(
+async def test_a_container_that_lost_its_devices_is_blind_and_accuses_nobody(
     simulation: SimulationDirectory,
 ) -> None:
     async with monitoring(simulation.description) as listener:

@@ -167,6 +167,16 @@ def test_binary_garbage_is_counted_and_the_rest_is_read() -> None:
     assert log.ok
 
 
+UNITS = ["x", " ", ". ", ".. x", "a/", "_perf", "#", "# Rank ", "1 ", "1", "\x1b[", "[1,0]<stdout>:", "é"]
+
+
+@pytest.mark.parametrize("before", ["", "#  Rank  0 Group  0 Pid   ", "# Out of bounds values : "])
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_line_takes_more_than_linear_time(unit: str, before: str) -> None:
+    """Quadratic would take minutes here and end in the suite's timeout."""
+    parse((HEADING + before + unit * (60_000 // len(unit.encode())) + "\n") * 20)
+
+
 def test_endless_rows_and_failures_are_bounded() -> None:
     test = only_test(HEADING + ROW * (MAX_ROWS + 5))
     assert (len(test.rows), test.dropped_rows) == (MAX_ROWS, 5)
