@@ -107,14 +107,14 @@ class LocalCluster:
         try:
             await self.supervise(self._up())
         except BaseException:
-            await self._down()
+            await to_the_end(self._down())
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._down()
+        await to_the_end(self._down())
 
     @property
     def log_directory(self) -> Path:
@@ -315,6 +315,20 @@ class LocalCluster:
             self._say(f"kept: {self.directory} (logs in {self.log_directory})")
         else:
             _remove(self.directory)
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """A Ctrl-C while the cluster is taken down must not stop that half way; it counts afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _remove(directory: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from nvcre_local import cluster_objects as objects
-from nvcre_local.cluster import ClusterBroken, ClusterPlan, check_free
+from nvcre_local.cluster import ClusterBroken, ClusterPlan, check_free, to_the_end
 from nvcre_local.cluster_hardware import Hardware
 from nvcre_local.processes import ChildDied, Children, NotReady, tail
 from nvcre_local.scenario_file import parse_scenario
@@ -91,6 +91,24 @@ def test_an_occupied_port_is_named():
 def test_what_is_no_address_is_refused(address):
     with pytest.raises(ClusterBroken, match="is not HOST:PORT"):
         check_free(address)
+
+
+async def test_a_ctrl_c_does_not_stop_the_taking_down_half_way():
+    may_end, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def take_down() -> None:
+        begun.set()
+        await may_end.wait()
+        ended.set()
+
+    task = asyncio.create_task(to_the_end(take_down()))
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
 
 
 # -- children -------------------------------------------------------------------------------------------------
