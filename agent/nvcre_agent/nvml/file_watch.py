@@ -27,6 +27,12 @@ class FileWatch:
             self._poll.register(self._fd, select.POLLIN)
         self._on_file = False
         self._on_directory = False
+        self._interrupts = -1
+
+    def interrupted_by(self, fd: int) -> None:
+        """End a wait early when `fd` (not blocking) becomes readable."""
+        self._interrupts = fd
+        self._poll.register(fd, select.POLLIN)
 
     def arm(self) -> None:
         """Before looking at the file, so that nothing written after the look is missed."""
@@ -39,18 +45,25 @@ class FileWatch:
     def _add(self, path: Path, mask: int) -> bool:
         return bool(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask) >= 0)
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float) -> bool:
+        """True when it was interrupted."""
         if not (self._on_file or self._on_directory):
             time.sleep(min(timeout_s, _POLL_S))
-            return
-        self._poll.poll(max(0, round(min(timeout_s, _LONGEST_S) * 1000)))
-        try:
-            while os.read(self._fd, 4096):
-                pass
-        except BlockingIOError:
-            pass
+            return False
+        ready = {fd for fd, _ in self._poll.poll(max(0, round(min(timeout_s, _LONGEST_S) * 1000)))}
+        for fd in ready:
+            _empty(fd)
+        return self._interrupts in ready
 
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _empty(fd: int) -> None:
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass

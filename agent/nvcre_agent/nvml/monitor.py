@@ -47,7 +47,7 @@ class Timing:
 
     snapshot_interval_s: float = 30.0
     beat_interval_s: float = 10.0
-    wait_s: float = 2.0  # one wait for events; also the longest that a drain of a healthy driver takes
+    wait_s: float = 5.0  # one wait for events, which a drain interrupts; less than hang_s
     hang_s: float = 20.0  # a call inside NVML for longer than this hangs
     start_s: float = 90.0
     stop_s: float = 5.0

@@ -8,6 +8,8 @@ it.  State and scenario lines: simulated_state.py; a C function that is not here
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import threading
 import time
 from collections import deque
@@ -115,6 +117,12 @@ class SimulatedNvml:
     @property
     def bad_lines(self) -> int:
         return self._node.bad_lines
+
+    def interrupted_by_signals(self) -> None:
+        """Let any signal end a wait early, as with the driver; Python itself would resume it.  Main thread only."""
+        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+        self._watch.interrupted_by(readable)
 
     def _refresh(self) -> None:
         with self._lock:
@@ -303,7 +311,7 @@ class SimulatedNvml:
         return int(pynvml.NVML_SUCCESS if known else pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
     def nvmlEventSetWait_v2(self, event_set: Any, data: Any, timeout_ms: Any) -> int:
-        """Like the driver, it answers GPU_IS_LOST at once and for ever while a lost GPU is registered; queued first."""
+        """Like the driver: GPU_IS_LOST at once and for ever while a lost GPU is registered, TIMEOUT early on a signal."""
         deadline = time.monotonic() + _number(timeout_ms) / 1000
         waiting = self._sets.get(_address(event_set))
         if waiting is None:
@@ -323,4 +331,5 @@ class SimulatedNvml:
             left = deadline - time.monotonic()
             if left <= 0:
                 return int(pynvml.NVML_ERROR_TIMEOUT)
-            self._watch.wait(left)
+            if self._watch.wait(left):
+                return int(pynvml.NVML_ERROR_TIMEOUT)

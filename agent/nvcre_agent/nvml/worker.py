@@ -86,6 +86,7 @@ class EventLoop(threading.Thread):
         self._lock = threading.Lock()
         self._drains: list[int] = []
         self._failures = 0
+        self._waiting = False
         self._lost: frozenset[int] = frozenset()
         self._set: EventSet | None = None
         self.busy = Busy()
@@ -96,6 +97,12 @@ class EventLoop(threading.Thread):
     def drain(self, request: int) -> None:
         with self._lock:
             self._drains.append(request)
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """End a wait in progress: NVML answers TIMEOUT early when a signal comes.  If it does not, `wait_ms` passes."""
+        if self._waiting and self.ident is not None:
+            signal.pthread_kill(self.ident, signal.SIGUSR1)
 
     def run(self) -> None:
         while not self.stopping.is_set() and self.blind is None:
@@ -104,8 +111,10 @@ class EventLoop(threading.Thread):
                 continue
             with self._lock:
                 drains = tuple(self._drains)
+                self._waiting = not drains
             self.busy.enter()
             outcome = self._set.wait(1 if drains else self._wait_ms)
+            self._waiting = False
             self.busy.leave()
             self._handle(outcome, drains)
         if self._set is not None:
@@ -251,6 +260,7 @@ def watch(driver: Driver, mouth: Mouth, arguments: argparse.Namespace) -> int:
     snapshots.start()
     read_commands(events, snapshots, mouth, arguments.beat_interval)
     events.stopping.set()
+    events.interrupt()
     snapshots.stop()
     deadline = time.monotonic() + _JOIN_S
     for thread in (events, snapshots):
@@ -268,10 +278,11 @@ def main() -> None:
     parser.add_argument("--simulate", type=Path, help="simulated driver over this driver.json instead of libnvidia-ml")
     parser.add_argument("--snapshot-interval", type=float, default=30.0, help="seconds")
     parser.add_argument("--beat-interval", type=float, default=10.0, help="seconds")
-    parser.add_argument("--wait", type=float, default=2.0, help="seconds that one wait for events may take")
+    parser.add_argument("--wait", type=float, default=5.0, help="seconds that one wait for events may take")
     arguments = parser.parse_args()
     die_with_parent(arguments.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGUSR1, lambda *_: None)  # only interrupts a wait
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"
     )
@@ -292,7 +303,7 @@ def open_simulated(description: Path) -> Driver | Blind:
     from nvcre_agent.nvml import simulated, simulated_state  # noqa: PLC0415
 
     try:
-        simulated.install(description)
+        simulated.install(description).interrupted_by_signals()
     except simulated_state.BadDescription as error:
         return Blind("BadSimulation", str(error))
     return open_driver()

@@ -99,6 +99,16 @@ async def test_a_drain_ends_after_everything_that_happened_before_it_was_handed_
         assert [code for _, code in listener.xids()] == list(range(1, 51))
 
 
+async def test_a_drain_does_not_wait_for_the_end_of_a_long_wait(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description, replace(TIMING, wait_s=600, hang_s=600)) as listener:
+        await listener.watching()
+        await listener.until(lambda item: isinstance(item, Snapshot))
+        simulation.xid(3, 31)
+        assert await listener.monitor.drain(SOON_S)
+        assert await listener.monitor.drain(SOON_S)
+        assert listener.xids() == [("GPU-3", 31)]
+
+
 async def test_a_lost_gpu_leaves_the_other_seven_watched(simulation: SimulationDirectory) -> None:
     async with monitoring(simulation.description) as listener:
         await listener.watching()
