@@ -1,0 +1,226 @@
+"""The real node runtime against the real embedded API server, both as processes."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.resources import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
+
+JsonObject = dict[str, Any]
+REPOSITORY = Path(__file__).parents[3]
+KUBELET_TOKEN = "kubelet-secret"
+PATIENCE_S = 20.0
+
+
+class Control:
+    """One API server and the node runtimes that a test starts against it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.kubeconfig = directory / "kubeconfig"
+        self.kubelet_token = directory / "kubelet-token"
+        self._children: list[subprocess.Popen[bytes]] = []
+        (directory / "tokens").write_text('admin-token,admin,uid-admin,"system:masters"\n')
+        self.kubelet_token.write_text(KUBELET_TOKEN + "\n")
+        ready = directory / "apiserver.json"
+        self._start(
+            "nvcre_local.apiserver",
+            ["--listen", "127.0.0.1:0", "--token-file", str(directory / "tokens")],
+            ["--kubelet-token-file", str(self.kubelet_token), "--ready-file", str(ready)],
+            ["--crd-dir", str(REPOSITORY / "local/nvcre_local/crds")],
+        )
+        url = json.loads(self._wait_for(ready))["url"]
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "x",
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "users": [{"name": "u", "user": {"token": "admin-token"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        }
+        self.kubeconfig.write_text(json.dumps(config))
+
+    def _start(self, module: str, *arguments: list[str], environment: dict[str, str] | None = None) -> Any:
+        log = (self.directory / f"{module}-{len(self._children)}.log").open("wb")
+        command = [sys.executable, "-m", module, *(word for words in arguments for word in words)]
+        env = {**os.environ, **(environment or {})}
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+        log.close()
+        self._children.append(child)
+        return child
+
+    def node(
+        self, *flags: str, nodes: tuple[str, ...] = ("node-0", "node-1"), root: str = "root"
+    ) -> subprocess.Popen[bytes]:
+        """Started and ready; the last one wins `self.ports`."""
+        ready = self.directory / f"node-{len(self._children)}.json"
+        child: subprocess.Popen[bytes] = self._start(
+            "nvcre_local.node",
+            ["--kubeconfig", str(self.kubeconfig), "--root", str(self.directory / root)],
+            ["--kubelet-token-file", str(self.kubelet_token), "--ready-file", str(ready)],
+            [word for node in nodes for word in ("--node", node)],
+            list(flags),
+            environment={"NOT_FOR_PODS": "1"},
+        )
+        self.ports: dict[str, int] = json.loads(self._wait_for(ready, child))["nodes"]
+        return child
+
+    def _wait_for(self, file: Path, child: subprocess.Popen[bytes] | None = None) -> str:
+        until = time.monotonic() + PATIENCE_S
+        while not file.exists():
+            if time.monotonic() > until or (child is not None and child.poll() is not None):
+                logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in self.directory.glob("*.log"))
+                raise AssertionError(f"{file.name} was not written\n{logs}")
+            time.sleep(0.02)
+        return file.read_text()
+
+    def stop(self) -> None:
+        for child in reversed(self._children):
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+                child.wait(15)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Control]:
+    """For tests that only run Pods; has trainer and scheduler and two nodes with 8 GPUs."""
+    control = Control(tmp_path_factory.mktemp("cluster"))
+    try:
+        control.node("--trainer", "--scheduler")
+        yield control
+    finally:
+        control.stop()
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """For tests that start, end and kill node runtimes."""
+    own = Control(tmp_path)
+    try:
+        yield own
+    finally:
+        own.stop()
+
+
+class Api:
+    """What the tests say often, in a namespace of the test's own."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    async def run(self, name: str, *command: str, **spec: Any) -> JsonObject:
+        container: JsonObject = {"name": "main", "image": "none", "command": list(command)}
+        container |= spec.pop("container", {})
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {"containers": [container], "restartPolicy": "Never", **spec},
+        }
+        return await self.client.create(PODS, pod)
+
+    async def until(self, look: Callable[[], Awaitable[Any]]) -> Any:
+        """What `look` returns once that is neither None nor empty."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE_S
+        while not (seen := await look()):
+            assert loop.time() < until, "it did not happen in time"
+            await asyncio.sleep(0.02)
+        return seen
+
+    async def pod(self, name: str) -> JsonObject | None:
+        try:
+            return await self.client.get(PODS, name, self.namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+    async def phase(self, name: str, *phases: str) -> JsonObject:
+        async def look() -> JsonObject | None:
+            pod = await self.pod(name)
+            return pod if pod and pod.get("status", {}).get("phase") in phases else None
+
+        return dict(await self.until(look))
+
+    async def gone(self, name: str) -> None:
+        async def look() -> bool:
+            return await self.pod(name) is None
+
+        await self.until(look)
+
+    async def log(self, name: str, **options: Any) -> bytes:
+        return b"".join([chunk async for chunk in self.client.pod_log(name, self.namespace, **options)])
+
+    async def logged(self, name: str, text: bytes) -> bytes:
+        async def look() -> bytes | None:
+            try:
+                log = await self.log(name)
+            except ApiError:
+                return None  # not started yet
+            return log if text in log else None
+
+        return bytes(await self.until(look))
+
+    async def event(self, name: str, reason: str) -> str:
+        async def look() -> str:
+            events = await self.client.list(EVENTS, self.namespace)
+            of_it = [e for e in events if e["involvedObject"]["name"] == name and e["reason"] == reason]
+            return str(of_it[0]["message"]) if of_it else ""
+
+        return str(await self.until(look))
+
+
+async def connect(control: Control, namespace: str) -> Api:
+    client = await KubeClient.from_kubeconfig(control.kubeconfig)
+    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "worker", "namespace": namespace}}
+    await client.create(SERVICE_ACCOUNTS, account)
+    return Api(client, namespace)
+
+
+def _namespace(request: pytest.FixtureRequest) -> str:
+    return str(request.node.originalname).replace("_", "-")[:55].rstrip("-") + f"-{abs(hash(request.node.name)) % 9999}"
+
+
+@pytest.fixture
+async def api(shared: Control, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    api = await connect(shared, _namespace(request))
+    yield api
+    for pod in await api.client.list(PODS, api.namespace):
+        try:
+            await api.client.delete(PODS, pod["metadata"]["name"], api.namespace, grace_period_s=0)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+    await api.client.close()
+
+
+@pytest.fixture
+async def own_api(control: Control, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    api = await connect(control, _namespace(request))
+    yield api
+    await api.client.close()
+
+
+def processes_with(text: str) -> list[int]:
+    """Processes of this machine whose command line has `text`."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            try:
+                if text.encode() in (directory / "cmdline").read_bytes() and int(directory.name) != os.getpid():
+                    found.append(int(directory.name))
+            except OSError:
+                continue
+    return found
