@@ -262,11 +262,14 @@ class Fleet:
         self.client = client
         self.settings = FleetSettings(grpc_address="127.0.0.1:0", **settings)
         self.leader_address: str | None = None
+        self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.agents: list[FakeAgent] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, lead: bool = True) -> FleetService:
-        self.service = FleetService(self.client, self.settings, leader_address=lambda: self.leader_address)
+        self.service = FleetService(
+            self.client, self.settings, leader_address=lambda: self.leader_address, clock=self.clock
+        )
         self._tasks = [asyncio.create_task(self.service.run())]
         if lead:
             self._tasks.append(asyncio.create_task(self.service.lead()))

@@ -1,0 +1,149 @@
+"""The only writer of NodeHealth, when others meddle, when nodes vanish, and when the whole fleet turns bad."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import grpc
+from nvcre_coordinator.fleet.service import FleetService, FleetSettings
+from nvcre_kube.client import KubeClient
+from nvcre_kube.resources import CONFIG_MAPS, NODE_HEALTHS, NODES, SECRETS
+from nvcre_protos import nvcre_agent_v1_pb2 as pb
+
+from .conftest import NAMESPACE, FakeAgent, Fleet, add_node, agent_token, event, eventually, incident
+
+
+async def healthy(client: KubeClient, fleet: Fleet, node: str = "node-1") -> FakeAgent:
+    await add_node(client, node)
+    agent = await fleet.agent(await agent_token(client, node))
+    await agent.connect()
+    await agent.snapshot()
+    await fleet.until(node, lambda status: status.get("verdict") == "Healthy")
+    return agent
+
+
+async def test_a_label_that_a_person_adds_is_kept_and_costs_no_stream(client: KubeClient, fleet: Fleet) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    await client.merge_patch(NODE_HEALTHS, "node-1", {"metadata": {"labels": {"rack": "r7"}}})
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    stored = await client.get(NODE_HEALTHS, "node-1")
+    assert stored["status"]["verdict"] == "Faulty"
+    assert stored["metadata"]["labels"]["rack"] == "r7"
+    assert not agent.call.done()
+
+
+async def test_another_leader_s_status_is_the_truth_and_the_agent_tells_the_rest_again(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    rival = await client.get(NODE_HEALTHS, "node-1")
+    rival["status"]["cursors"] = [{"outboxID": "outbox-1", "seq": 5}]
+    await client.update_status(NODE_HEALTHS, rival)
+    await agent.events(event(6, incident("f")))
+    error = await agent.ended()
+    assert error is not None
+    assert error.code() is grpc.StatusCode.ABORTED
+    again = await fleet.agent(agent.token)
+    assert (await again.connect()).cursor == 5
+    await again.snapshot(incident("f"), seq=6)
+    await again.events(event(6, incident("f")))
+    await again.acked(6)
+
+
+async def test_a_deleted_node_health_is_written_anew_in_full(client: KubeClient, fleet: Fleet) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    await client.delete(NODE_HEALTHS, "node-1")
+    await agent.events(event(2, incident("b", code=48)))
+    await agent.acked(2)
+    assert [told["id"] for told in (await fleet.status("node-1"))["incidents"]] == ["a", "b"]
+
+
+async def test_an_event_of_a_node_that_does_not_exist_is_not_acked(client: KubeClient, fleet: Fleet) -> None:
+    await add_node(client, "node-1")
+    token = await agent_token(client, "node-1")
+    await fleet.start()
+    agent = await fleet.agent(token)
+    await agent.connect()
+    await client.delete(NODES, "node-1")
+    await agent.snapshot()
+    await agent.events(event(1, incident("a")))
+
+    async def taken() -> bool:
+        return fleet.service.metrics.events_received._value.get() == 1
+
+    await eventually(taken)
+    assert await fleet.status("node-1") == {}
+    assert not any(message.HasField("ack") for message in agent.received)
+
+
+async def test_a_recovered_fault_is_watched_and_kept_in_the_history(client: KubeClient, fleet: Fleet) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    await agent.events(event(1, incident("a")), event(2, incident("a"), pb.EVENT_KIND_RECOVERED))
+    await agent.acked(2)
+    status = await fleet.status("node-1")
+    assert status["verdict"] == "Suspect"
+    assert "incidents" not in status
+    assert status["closedIncidents"][0]["recoveredAt"]
+
+
+async def test_maintenance_is_seen_on_the_node_object(client: KubeClient, fleet: Fleet) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    await client.merge_patch(NODES, "node-1", {"metadata": {"annotations": {"nvcre.nvidia.com/maintenance": "true"}}})
+    await fleet.until("node-1", lambda status: status["verdict"] == "Maintenance")
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    status = await fleet.status("node-1")
+    assert (status["verdict"], len(status["incidents"])) == ("Maintenance", 1)
+
+
+async def test_the_circuit_breaker_holds_verdicts_back_and_keeps_the_evidence(client: KubeClient, fleet: Fleet) -> None:
+    await fleet.start()
+    agents = [await healthy(client, fleet, f"node-{number}") for number in range(5)]
+    for agent in agents:
+        await agent.events(event(1, incident("a")))
+        await agent.acked(1)
+    statuses = [await fleet.status(f"node-{number}") for number in range(5)]
+    assert [status["verdict"] for status in statuses] == ["Faulty"] * 4 + ["Healthy"]
+    assert "5 of 5 nodes turned bad within 5 min" in statuses[4]["message"]
+    assert statuses[4]["incidents"]
+    assert fleet.service.metrics.verdicts_held._value.get() == 1
+
+
+async def test_replicas_that_start_together_agree_on_one_authority(client: KubeClient) -> None:
+    services = [FleetService(client, FleetSettings(grpc_address="127.0.0.1:0")) for _ in range(4)]
+    tasks = [asyncio.create_task(service.run()) for service in services]
+    await asyncio.gather(*(service.wait_serving() for service in services))
+    secret = await client.get(SECRETS, "nvcre-coordinator-tls", NAMESPACE)
+    assert set(secret["data"]) == {"ca.key", "ca.crt", "tls.key", "tls.crt"}
+    published = (await client.get(CONFIG_MAPS, "nvcre-coordinator-ca", NAMESPACE))["data"]["ca.crt"].encode()
+    assert {service._tls.material.ca_cert for service in services} == {published}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_stream_ends_with_its_token(client: KubeClient) -> None:
+    """The coordinator's clock stands a few seconds before the token's end."""
+    await add_node(client, "node-1")
+    fleet = Fleet(client)
+    fleet.clock = lambda: datetime.now(UTC) + timedelta(seconds=3590)
+    await fleet.start()
+    try:
+        agent = await fleet.agent(await agent_token(client, "node-1"))
+        await agent.connect()
+        error = await agent.ended()
+        assert error is not None
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "token" in (error.details() or "")
+        await agent.close()
+    finally:
+        await fleet.stop()
