@@ -6,6 +6,7 @@ talks to the coordinator (link.py) nor decides (incidents/, checks/, xid/).
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -69,6 +70,7 @@ class Watch:
         metrics.monitor_changed("nvml", _blind_reason(nvml.state))
         self.inventory: Inventory | None = None
         self._observed_through_s = 0.0
+        self._stored = asyncio.Event()
         self._limits = shipped_limits()
         self._baseline = _baseline(outbox)
         self._folding = Folding(boot_id=boot_id, simulated=simulated, new_id=lambda: uuid.uuid4().hex)
@@ -104,7 +106,7 @@ class Watch:
         """Read both sources up to now; the wall-clock time through which both were read (0: never)."""
         now_s = time.time()
         nvml_read = await self._nvml.drain(deadline_s)
-        if self._kernel.drain() and nvml_read:
+        if await self._kernel.drain(deadline_s) and nvml_read:
             self._observed_through_s = now_s
         return self._observed_through_s
 
@@ -135,11 +137,17 @@ class Watch:
         log.info("nvml monitor ended")
 
     async def run_clock(self) -> None:
+        """Ticks each second while an incident is open; with none there is only the position to keep."""
         while True:
-            await asyncio.sleep(TICK_S)
-            monotonic_s = time.monotonic()
-            self._store(self._folding.tick(time.time(), monotonic_s))
-            if self._position is not None and monotonic_s - self._position_kept_s > KEEP_POSITION_S:
+            if not self._folding.is_empty:
+                await asyncio.sleep(TICK_S)
+                self._store(self._folding.tick(time.time(), time.monotonic()))
+            else:
+                self._stored.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(KEEP_POSITION_S):
+                        await self._stored.wait()
+            if self._position is not None and time.monotonic() - self._position_kept_s > KEEP_POSITION_S:
                 self._store((), keep_position=True)
 
     # --- the kernel log
@@ -246,6 +254,7 @@ class Watch:
                 incident.count,
                 incident.message,
             )
+        self._stored.set()
         keep, forget = self._folding.take_dirty()
         position = None if self._position is None else Position(self._boot_id, self._position)
         self._position = None

@@ -47,6 +47,10 @@ class Folding:
         self.evicted = 0
 
     @property
+    def is_empty(self) -> bool:
+        return not self._open
+
+    @property
     def open_incidents(self) -> tuple[Incident, ...]:
         return tuple(opened.told() for opened in self._open.values())
 

@@ -1,15 +1,16 @@
 """Reads the kernel log of the node and hands each record to one callback, in order, for the agent's event loop.
 
 The source is /dev/kmsg (one record a read), a FIFO, or a regular file in the same format with one record a line. The
-device and the FIFO wake the loop when there is something to read; a file is looked at every 50 ms. What cannot be
-read as a record is a counted skip, an overwritten position (EPIPE) and missing sequence numbers are counted, and
-reading goes on.
+device and the FIFO wake the loop when there is something to read, and so does a file through inotify (without it, it
+is looked at every 50 ms). What cannot be read as a record is a counted skip, an overwritten position (EPIPE) and
+missing sequence numbers are counted, and reading goes on.
 
 Records that were there before the agent looked (the backlog) are marked: their time is derived from the boot clock and
 uncertain, and those at or before the persisted position are not told again. It does not recognise lines (parsers.py).
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from nvcre_agent.kernel.growth import FileGrowth
 from nvcre_agent.kernel.record import MalformedRecordError, Record, parse_record
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,8 @@ log = logging.getLogger(__name__)
 READ_BYTES = 64 * 1024  # a record of the device needs 8 KB at most; a smaller buffer gives EINVAL
 MAX_LINE = 64 * 1024
 BATCH = 256  # records between two turns of the event loop
-POLL_S = 0.05
+POLL_S = 0.05  # looking at a file without inotify
+LOOK_AGAIN_S = 5.0  # with it: a file that was replaced tells nothing
 REOPEN_S = 1.0
 
 
@@ -77,7 +80,8 @@ class KernelLog:
         self._inode = 0
         self._offset = 0
         self._wake = asyncio.Event()
-        self._watched = False
+        self._watched_fd = -1
+        self._growth: FileGrowth | None = None
         self.counts = KmsgCounts()
         self.blind: str | None = "NotOpened"
 
@@ -93,20 +97,19 @@ class KernelLog:
                     await asyncio.sleep(REOPEN_S)
                 elif more:
                     await asyncio.sleep(0)
-                elif self._kind is _Kind.FILE:
-                    await asyncio.sleep(POLL_S)
                 else:
-                    await self._readable()
+                    await self._something_to_read()
         finally:
             self._close()
 
-    def drain(self) -> bool:
-        """Read everything that is there now (at most 64 batches). False while blind."""
-        for _ in range(64):
-            if self._fd < 0:
-                return False
+    async def drain(self, deadline_s: float) -> bool:
+        """Read everything that is there now. False while blind, or when a flood does not end within `deadline_s`."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + deadline_s
+        while self._fd >= 0 and loop.time() < give_up_at:
             if not self.read_available():
                 return self._fd >= 0
+            await asyncio.sleep(0)
         return False
 
     def read_available(self) -> bool:
@@ -138,6 +141,7 @@ class KernelLog:
                 self._in_backlog = False
             elif stat.S_ISREG(status.st_mode):
                 self._kind = _Kind.FILE
+                self._growth = FileGrowth.open(self._path)
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             else:
                 self._set_blind("NotALog", f"{self._path} is neither a device, a FIFO nor a file")
@@ -165,19 +169,36 @@ class KernelLog:
             self._on_blind(reason or "", message)
 
     def _close(self) -> None:
+        if self._watched_fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._watched_fd)
+            self._watched_fd = -1
+        if self._growth is not None:
+            self._growth.close()
+            self._growth = None
         if self._fd >= 0:
-            if self._watched:
-                asyncio.get_running_loop().remove_reader(self._fd)
-                self._watched = False
             os.close(self._fd)
             self._fd = -1
 
-    async def _readable(self) -> None:
-        if not self._watched:
-            asyncio.get_running_loop().add_reader(self._fd, self._wake.set)
-            self._watched = True
-        await self._wake.wait()
-        self._wake.clear()
+    async def _something_to_read(self) -> None:
+        if self._kind is not _Kind.FILE:
+            self._wake_on(self._fd)
+            await self._wake.wait()
+            self._wake.clear()
+        elif self._growth is None:
+            await asyncio.sleep(POLL_S)
+        else:
+            self._wake_on(self._growth.fd)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    await self._wake.wait()
+            self._wake.clear()
+            if self._growth is not None:
+                self._growth.clear()
+
+    def _wake_on(self, fd: int) -> None:
+        if self._watched_fd < 0:
+            asyncio.get_running_loop().add_reader(fd, self._wake.set)
+            self._watched_fd = fd
 
     # --- reading
 

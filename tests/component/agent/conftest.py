@@ -19,7 +19,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.nvcre_agent_v1_pb2_grpc import FleetServicer, add_FleetServicer_to_server
 
@@ -58,7 +57,7 @@ class Coordinator(FleetServicer):
         self.refused = 0
         self._changed = asyncio.Event()
 
-    async def Connect(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+    async def Connect(self, request_iterator: Any, context: Any) -> None:
         metadata = dict(context.invocation_metadata())
         if self.redirect_to is not None:
             self.refused += 1

@@ -118,7 +118,7 @@ async def test_events_made_while_the_coordinator_is_away_survive_kill_and_arrive
     for number in range(1, 6):
         node.kernel(number, xid(95, "Uncontained", gpu=number))
     async with asyncio.timeout(20):
-        while json.loads((await node.get("/healthz"))[1])["outboxEvents"] < 5:
+        while json.loads((await node.get("/healthz"))[1])["outboxEvents"] < 5:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.05)
     await node.stop(signal.SIGKILL)
     back = await pki.serve(Coordinator())
@@ -175,7 +175,7 @@ async def test_a_follower_names_the_leader_and_a_new_token_is_read(pki: Pki, ser
 async def test_a_certificate_of_another_name_is_refused(server: Server, node: Node) -> None:
     await node.start(server.address, "--server-name", "somebody-else")
     async with asyncio.timeout(30):
-        while "stream broken" not in node.log():
+        while "stream broken" not in node.log():  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.05)
     assert not server.coordinator.streams
 
@@ -214,7 +214,7 @@ TABLE = """#!/bin/sh
 cat <<'EOF'
 # nccl-tests version 2.19.0 nccl-headers=22809 nccl-library=22809
 # Collective test starting: all_reduce_perf
-# nThread 1 nGpus 8 minBytes 8388608 maxBytes 16777216 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
+# nThread 1 nGpus 8 minBytes 8388608 maxBytes 16777216 step: 2(factor) warmup iters: 1 iters: 20
 #
 # Using devices
 #  Rank  0 Group  0 Pid   1000 on     node-0 device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
@@ -251,7 +251,10 @@ async def test_a_probe_order_is_carried_out_and_told_again_after_a_reconnect(ser
     )
     order.timeout.FromTimedelta(timedelta(seconds=60))
     await coordinator.stream.send(probe_order=order)
-    finals = lambda: [u for u in coordinator.stream.of("probe_update") if u.state != pb.PROBE_STATE_RUNNING]  # noqa: E731
+
+    def finals() -> list[pb.ProbeUpdate]:
+        return [one for one in coordinator.stream.of("probe_update") if one.state != pb.PROBE_STATE_RUNNING]
+
     await coordinator.until(finals)
     states = [update.state for update in coordinator.stream.of("probe_update")]
     assert states == [pb.PROBE_STATE_RUNNING, pb.PROBE_STATE_MEASURED], finals()

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from nvcre_agent.config import parse
 
 STREAM = ["--coordinator", "c:9443", "--ca-file", "ca", "--token-file", "t"]

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass, Finding
 from nvcre_agent.incidents import folding as rules
 from nvcre_agent.incidents.folding import Folding

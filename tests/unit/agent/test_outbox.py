@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-
 from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Kept, Source
 from nvcre_agent.kernel.kmsg import Position
@@ -49,7 +48,7 @@ async def running(path: Path) -> AsyncIterator[Outbox]:
 async def settled(outbox: Outbox) -> list[int]:
     """Sequence numbers that may be sent, once the writer has had its turn."""
     async with asyncio.timeout(10):
-        while len(outbox.pending(after=0, limit=MAX_PENDING)) < outbox.depth:
+        while len(outbox.pending(after=0, limit=MAX_PENDING)) < outbox.depth:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.001)
     return [one.seq for one in outbox.pending(after=0, limit=MAX_PENDING)]
 
@@ -148,8 +147,8 @@ async def test_a_corrupt_file_is_set_aside_and_reported(tmp_path: Path, garbage:
         assert outbox.trouble.reason == "OutboxCorrupt"
         outbox.append([change()], boot_id="b")
         assert len(await settled(outbox)) == 1
-    [aside] = tmp_path.glob("*.corrupt-*")
-    assert aside.read_bytes() == garbage
+    [aside] = await asyncio.to_thread(lambda: list(tmp_path.glob("*.corrupt-*")))
+    assert (await asyncio.to_thread(aside.read_bytes)) == garbage
     async with running(path) as again:
         assert (again.trouble.reason, again.depth) == ("", 1)
 
@@ -170,12 +169,12 @@ async def test_a_disk_that_fails_later_is_reported_and_tried_again(tmp_path: Pat
         outbox.append(body, boot_id="b")
         await settled(outbox)
         async with asyncio.timeout(10):
-            while outbox.trouble.reason != "OutboxUnwritable":
+            while outbox.trouble.reason != "OutboxUnwritable":  # noqa: ASYNC110 - looked at from outside
                 await asyncio.sleep(0.001)
         outbox._connection.execute("PRAGMA max_page_count=1000000")
         outbox.append([change(key="last")], boot_id="b")
         async with asyncio.timeout(10):
-            while outbox.trouble.reason == "OutboxUnwritable":
+            while outbox.trouble.reason == "OutboxUnwritable":  # noqa: ASYNC110 - looked at from outside
                 await asyncio.sleep(0.001)
     async with running(path) as again:
         assert again.depth == 201

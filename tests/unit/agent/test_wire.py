@@ -1,7 +1,6 @@
 """Our values survive the way over the wire, and every word has its counterpart there."""
 
 import pytest
-
 from nvcre_agent import __version__, wire
 from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Source, shortened

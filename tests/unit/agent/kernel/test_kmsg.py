@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-
 from nvcre_agent.kernel.kmsg import MAX_LINE, KernelLog, Position
 from nvcre_agent.kernel.record import Record
 
@@ -46,7 +45,7 @@ async def reading(path: Path, *, after: Position | None = None) -> AsyncIterator
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(0.002)
 
 
@@ -95,7 +94,7 @@ async def test_a_missing_file_is_blind_until_it_appears(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     async with reading(path) as reader:
         await until(lambda: reader.blind == ["NotFound"])
-        assert reader.log.drain() is False
+        assert await reader.log.drain(5) is False
         path.write_text(record(1, "here"))
         await until(lambda: reader.texts == ["here"])
     assert reader.blind == ["NotFound", ""]
@@ -147,7 +146,7 @@ async def test_drain_reads_what_is_there_at_once(tmp_path: Path) -> None:
     async with reading(path) as reader:
         await until(lambda: reader.log.blind is None)
         path.write_text("".join(record(number, "x") for number in range(5000)))
-        assert reader.log.drain() is True
+        assert await reader.log.drain(5) is True
         assert len(reader.seen) == 5000
 
 
