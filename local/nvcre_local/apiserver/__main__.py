@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 def settings(arguments: argparse.Namespace) -> Settings:
     """Raises UsageError, TokenFileError."""
-    listen = parse_listen("--listen", arguments.listen)
+    listen, tls_listen = parse_listen("--listen", arguments.listen), parse_listen("--tls-listen", arguments.tls_listen)
     if not arguments.token_file:
         raise UsageError("--token-file is required: an API without tokens would be a shell for every local user")
     kubelet_token = ""
@@ -87,7 +87,7 @@ def settings(arguments: argparse.Namespace) -> Settings:
             raise UsageError(f"--kubelet-token-file {arguments.kubelet_token_file}: {error}") from error
     return Settings(
         listen=listen,
-        tls_listen=parse_listen("--tls-listen", arguments.tls_listen),
+        tls_listen=tls_listen,
         users=read_token_file(Path(arguments.token_file)),
         definitions=read_definitions(Path(directory) for directory in arguments.crd_dir),
         kubelet_token=kubelet_token,

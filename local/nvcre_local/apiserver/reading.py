@@ -63,7 +63,7 @@ class Reading:
 
     def _continued(self, token: str) -> tuple[int, list[Stored]]:
         try:
-            return self._operations.store.snapshot(base64.urlsafe_b64decode(token.encode()).decode())
+            return self._operations.store.snapshot(base64.b64decode(token, altchars=b"-_", validate=True).decode())
         except (binascii.Error, ValueError):
             raise errors.bad_request(f"continue key is not valid: {token[:80]!r}") from None
         except Expired as error:

@@ -50,10 +50,12 @@ def parse_path(raw_path: str) -> Target | None:
             pass
         case _:
             return None
+    if "" in rest:
+        return None
     namespace = ""
     if len(rest) >= 3 and rest[0] == "namespaces" and rest[2] not in _NAMESPACE_SUBRESOURCES:
         namespace, rest = rest[1], rest[2:]
-    if len(rest) > 3 or "" in rest:
+    if len(rest) > 3:
         return None
     plural, name, subresource = [*rest, "", ""][:3]
     return Target(group, version, namespace, plural, name, subresource)
@@ -158,12 +160,7 @@ def delete_options(query: Mapping[str, str], body: Json) -> DeleteOptions:
 
 
 class _JsonLikeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML as far as it is JSON: no dates, and no aliases (a short text could stand for a huge tree)."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not supported here; write the value out")
-        return super().compose_node(parent, index)
+    """YAML as far as it is JSON: dates stay text."""
 
 
 _JsonLikeLoader.yaml_implicit_resolvers = {
@@ -203,6 +200,7 @@ def _decode_json(raw: bytes) -> Any:
 
 def _decode_yaml(raw: bytes) -> Any:
     try:
+        _refuse_aliases(raw)
         value = yaml.load(raw, _JsonLikeLoader)  # noqa: S506 - a SafeLoader with less
         value = _as_json(value)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -210,6 +208,12 @@ def _decode_yaml(raw: bytes) -> Any:
         raise errors.bad_request(f"the body of the request is not valid YAML: {said}") from None
     _bound_depth(value)
     return value
+
+
+def _refuse_aliases(raw: bytes) -> None:
+    """A short text with aliases could stand for a huge object."""
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, _JsonLikeLoader)):
+        raise ValueError("aliases are not taken; write the value out")
 
 
 def _as_json(value: Any) -> Any:
