@@ -311,7 +311,7 @@ class SimulatedNvml:
         return int(pynvml.NVML_SUCCESS if known else pynvml.NVML_ERROR_INVALID_ARGUMENT)
 
     def nvmlEventSetWait_v2(self, event_set: Any, data: Any, timeout_ms: Any) -> int:
-        """Like the driver: GPU_IS_LOST at once and for ever while a lost GPU is registered, TIMEOUT early on a signal."""
+        """Like the driver: GPU_IS_LOST again and again while a lost GPU is registered, TIMEOUT early on a signal."""
         deadline = time.monotonic() + _number(timeout_ms) / 1000
         waiting = self._sets.get(_address(event_set))
         if waiting is None:
