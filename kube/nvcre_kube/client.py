@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlencode
 
 import aiohttp
+import yaml
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config.config_exception import ConfigException
@@ -132,7 +133,7 @@ class KubeClient:
                 client_configuration=configuration,
                 persist_config=False,
             )
-        except (ConfigException, OSError, ValueError, TypeError, KeyError) as error:
+        except (ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"kubeconfig {path or '(default)'}: {error}") from error
         return cls(configuration)
 
