@@ -80,6 +80,7 @@ class Agent:
             asyncio.create_task(self._watch.run_kernel_log(), name="kernel-log"),
             asyncio.create_task(self._watch.run_nvml(), name="nvml"),
             asyncio.create_task(self._watch.run_clock(), name="clock"),
+            asyncio.create_task(self._outbox.run(), name="outbox"),
         ]
         if self._link is not None:
             self._tasks.append(asyncio.create_task(self._link.run(), name="link"))

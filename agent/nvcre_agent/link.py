@@ -28,6 +28,7 @@ from nvcre_agent.outbox import Outbox
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
+MAX_SEQ = 2**62  # what SQLite can hold, with room above
 WINDOW = 512  # events sent and not acknowledged
 BATCH = 64
 MAX_SYNCS = 16
@@ -124,7 +125,7 @@ class Link:
                     error.details(),
                     leader or "-",
                 )
-            except (OSError, TimeoutError, StreamRefusedError) as error:
+            except (OSError, TimeoutError, ValueError, StreamRefusedError) as error:
                 log.warning("stream not possible address=%s error=%r", address, str(error) or type(error).__name__)
             attempt = 0 if time.monotonic() - started_s > LONGEST_DELAY_S or self._was_welcomed else attempt + 1
             if leader is not None and leader != address and attempt <= len(FIRST_DELAYS_S):
@@ -168,6 +169,8 @@ class Link:
         if not isinstance(first, pb.CoordinatorMessage) or first.WhichOneof("body") != "welcome":
             raise StreamRefusedError(f"the first answer was not Welcome but {first!r}")
         welcome = first.welcome
+        if welcome.protocol != PROTOCOL or welcome.cursor > MAX_SEQ:
+            raise StreamRefusedError(f"Welcome has protocol {welcome.protocol} and cursor {welcome.cursor}")
         self._was_welcomed = True
         self._outbox.acknowledge(welcome.cursor)
         self._sent = welcome.cursor
@@ -238,7 +241,7 @@ class Link:
             while isinstance(message := await call.read(), pb.CoordinatorMessage):
                 match message.WhichOneof("body"):
                     case "ack":
-                        if message.ack.outbox_id == self._outbox.outbox_id:
+                        if message.ack.outbox_id == self._outbox.outbox_id and message.ack.seq <= self._sent:
                             self._outbox.acknowledge(message.ack.seq)
                             self._awake.set()
                             self._sent_more.set()

@@ -84,6 +84,7 @@ class Outbox:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._crashed: asyncio.Future[None] | None = None
         self._pending: dict[int, PendingEvent] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.dropped = 0
@@ -114,8 +115,14 @@ class Outbox:
     def start(self) -> None:
         """Start the writer thread, inside the running loop."""
         self._loop = asyncio.get_running_loop()
+        self._crashed = self._loop.create_future()
         self._thread = threading.Thread(target=self._write_for_ever, name="outbox", daemon=True)
         self._thread.start()
+
+    async def run(self) -> None:
+        """Never ends; raises what ended the writer thread, if anything ever does."""
+        assert self._crashed is not None, "start() comes first"
+        await self._crashed
 
     async def close(self, timeout_s: float = 3.0) -> None:
         """Write what is queued and end the thread; a stuck disk is left behind after `timeout_s`."""
@@ -246,6 +253,16 @@ class Outbox:
     # --- the writer thread
 
     def _write_for_ever(self) -> None:
+        try:
+            self._write_until_closed()
+        except Exception as error:  # noqa: BLE001 - handed to run(), which takes the process down visibly
+            self._tell(self._crash, error)
+
+    def _crash(self, error: Exception) -> None:
+        if self._crashed is not None and not self._crashed.done():
+            self._crashed.set_exception(error)
+
+    def _write_until_closed(self) -> None:
         unwritten: list[_Job] = []
         closing = False
         while not closing:

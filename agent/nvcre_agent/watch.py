@@ -183,7 +183,7 @@ class Watch:
         if (signal := signals.from_nvml(event)) is not None:
             self._store(self._fold(signal))
         else:
-            log.info("nvml event type=%s data=%d gpu=%s", event.event_type, event.data, event.gpu and event.gpu.uuid)
+            log.debug("nvml event type=%s data=%d gpu=%s", event.event_type, event.data, event.gpu and event.gpu.uuid)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         now_s, monotonic_s = time.time(), time.monotonic()
@@ -214,8 +214,6 @@ class Watch:
     def _on_nvml_state(self, state: MonitorState) -> None:
         if self._nvml_state == state:
             return
-        level = logging.INFO if state.sight is Sight.WATCHING else logging.WARNING
-        log.log(level, "monitor %s name=nvml reason=%s message=%r", state.sight.value, state.reason, state.message)
         self._nvml_state = state
         self._metrics.monitor_changed("nvml", _blind_reason(state))
         if not self._learn_inventory():

@@ -116,12 +116,13 @@ class Opened:
         """The same fault again; True when it must be told at once (a source joined or the verdict grew)."""
         urgent = False
         first = self.sources[0] if self.sources else signal.source
+        other_words = signal.kind is not self.facts.kind  # a bus loss beside its Xid 79 is the same loss, not a repeat
         late = abs(signal.monotonic_s - self._first_source_at) > JOIN_WINDOW_S
         if signal.source not in self.sources:
             self.sources.append(signal.source)
             urgent = True
             self.count += 1 if late else 0
-        elif signal.source is first or late:
+        elif not other_words and (signal.source is first or late):
             self.count += 1
         if signal.source is first:
             self._first_source_at = signal.monotonic_s

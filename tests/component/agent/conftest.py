@@ -1,4 +1,4 @@
-"""The real agent process against a small real coordinator side: a grpc.aio server over TLS that records what it gets."""
+"""The real agent process against a small real coordinator side: a grpc.aio server over TLS that keeps what it gets."""
 
 import asyncio
 import json

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -205,7 +206,7 @@ def test_a_bus_loss_joins_the_xid_79_in_either_order(xid_first: bool) -> None:
     ]
     for line in lines if xid_first else reversed(lines):
         node.kernel(line)
-    assert (node.only().kind, node.only().code) == (IncidentKind.XID, 79)
+    assert (node.only().kind, node.only().code, node.only().count) == (IncidentKind.XID, 79, 1)
 
 
 def test_a_lone_109_is_blamed_once_154_asks_for_a_reset() -> None:
@@ -229,6 +230,30 @@ def test_an_unknown_code_warns_and_never_vanishes() -> None:
     incident = node.only()
     assert (incident.code, incident.fault_class, incident.blame) == (185, FaultClass.UNKNOWN, Blame.NO)
     assert "185, Memory sparing" in incident.raw
+
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("ks01-xid79", [("Xid", 79, 1, {}, "YES")]),
+        ("ks02-ecc-48-63-94", [("Xid", 48, 1, {63: 1, 94: 1}, "YES")]),
+        ("ks03-application-31-43", [("Xid", 31, 1, {43: 1}, "CONDITIONAL")]),
+        ("ks08-nvlink5-149-144", [("Xid", 149, 1, {144: 1}, "CONDITIONAL")]),
+        ("ks14-xid45-train", [("Xid", 45, 4, {}, "NO")]),
+        ("ks15-rminitadapter", [("RmInitFailed", 0, 1, {}, "YES")]),
+    ],
+)
+def test_the_corpus_as_incidents(case: str, expected: list[tuple[str, int, int, dict[int, int], str]]) -> None:
+    node = Node()
+    for line in (CORPUS / f"{case}.log").read_text().splitlines():
+        text = line[min(found for word in ("NVRM", "nvidia-nv") if (found := line.find(word)) >= 0) :]
+        if list(LineParser().feed(text)):
+            node.kernel(text)
+    seen = [(i.kind.value, i.code, i.count, dict(i.effects), i.blame.name) for i in node.open]
+    assert seen == expected
 
 
 # --- injected

@@ -98,6 +98,15 @@ async def test_a_cursor_above_ours_moves_the_numbers_on(tmp_path: Path) -> None:
         assert outbox.last_seq == 10_000_001
 
 
+async def test_a_writer_that_dies_is_not_silent(tmp_path: Path) -> None:
+    outbox = open_outbox(tmp_path / "outbox.sqlite")
+    outbox.start()
+    outbox.acknowledge(2**63)  # more than SQLite can hold
+    outbox.append([change()], boot_id="b")
+    with pytest.raises(OverflowError):
+        await asyncio.wait_for(outbox.run(), 10)
+
+
 async def test_a_newer_update_replaces_the_older_one_and_keeps_the_opening(tmp_path: Path) -> None:
     path = tmp_path / "outbox.sqlite"
     async with running(path) as outbox:
