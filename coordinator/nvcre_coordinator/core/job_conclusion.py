@@ -63,7 +63,7 @@ def conclude(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
     if status.workload_ref is None:
         return _nothing(status, "No workload was created", stamp)
     status, patience = _judge_thresholds(seen, status, end, stamp.now)
-    unconfirmed, confirmation = _confirmation(seen, end, stamp.now)
+    unconfirmed, confirmation = _confirmation(seen, status, end, stamp.now)
     waits = [wait for wait in (patience, confirmation, _settling(status, end, seen, stamp.now)) if wait is not None]
     if waits:
         return _pending(status, _waiting_for(patience, unconfirmed), min(waits), unconfirmed, stamp)
@@ -143,24 +143,28 @@ def measurement_timeout(job: Job) -> timedelta:
         return DEFAULT_MEASUREMENT_TIMEOUT
 
 
-def _confirmation(seen: Observed, end: datetime, now: datetime) -> tuple[tuple[str, ...], timedelta | None]:
+def _confirmation(
+    seen: Observed, status: JobStatus, end: datetime, now: datetime
+) -> tuple[tuple[str, ...], timedelta | None]:
     """Nodes whose agents have not told everything up to the end, and how long to wait for them before a new look.
 
     The transition time is cut to the second, so the end is at most one second later.
     """
     through = end + timedelta(seconds=1)
     waited = now - max(end, seen.observing_since or end)  # after a restart the agents need time to come back
+    # Where hardware evidence explains the end already, only agents that can still answer are worth waiting for.
+    waited_for = {AgentState.CONNECTED} if _hardware(status) else {AgentState.CONNECTED, AgentState.SILENT}
     open_nodes = tuple(
         name
         for name, node in sorted(seen.nodes.items())
-        if node.agent is not AgentState.ABSENT
+        if node.agent in waited_for
         and not node.rebooted()
         and (node.confirmed_through is None or node.confirmed_through < through)
     )
     left = CONFIRMATION_LIMIT - waited
     if open_nodes and left > timedelta(0):
         return open_nodes, min(left, CONFIRMATION_POLL)
-    undecided = any(
+    undecided = not _hardware(status) and any(
         node.agent is AgentState.SILENT and not node.rebooted() and node.lease_verdict(end, now) is None
         for node in seen.nodes.values()
     )
