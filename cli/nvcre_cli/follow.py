@@ -6,6 +6,7 @@ The shell around `outcome`: reads, asks it, shows progress, deletes a Job that h
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from nvcre_cli.outcome import HANGS_ON_FOR_S, finished, hangs_on, is_true, termi
 from nvcre_cli.problems import Problem, UsageProblem
 from nvcre_cli.progress import LineProgress, LiveProgress
 from nvcre_cli.report import Gathered, JobReport, build
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.3
 
@@ -114,6 +117,9 @@ async def _step(client: KubeClient, one: _Watched, began: float, timeout_s: floa
         if error.not_found:
             raise Problem(f"{one.document.title} was deleted by somebody else while we followed it") from None
         raise Problem(f"{one.document.title}: the API server answers {error}") from None
+    except CONNECTION_ERRORS as error:
+        # Looked at again soon; if the API server is gone for good, whoever watches its process says so.
+        log.warning("cannot_read_job job=%s error=%r", one.document.title, error)
     one.report = one.end(time.monotonic(), began, timeout_s)
     if one.report is not None and one.report.note:
         await _delete(client, namespace, one.document.name)

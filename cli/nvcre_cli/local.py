@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from nvcre_kube.client import KubeClient
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_local.cluster import ClusterBroken, ClusterPlan, LocalCluster
 from nvcre_local.cluster_objects import NotInstalled
 from nvcre_local.processes import ChildDied, NotReady
@@ -32,6 +32,7 @@ from nvcre_cli.report import JobReport
 
 T = TypeVar("T")
 
+WIDTH_OF_A_FILE = 140
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -102,6 +103,8 @@ async def _in_cluster(
         raise
     except (ChildDied, NotReady, ClusterBroken, NotInstalled) as broken:
         raise Problem(str(broken)) from broken
+    except (ApiError, *CONNECTION_ERRORS) as error:
+        raise Problem(f"the cluster's API server: {error}") from error
 
 
 def _log_to(cluster: LocalCluster) -> None:
@@ -120,6 +123,8 @@ def show_reports(reports: list[JobReport], *, output: str, scenario: str | None)
         sys.stdout.flush()
     else:
         console = Console()
+        if not console.is_terminal and "COLUMNS" not in os.environ:
+            console = Console(width=WIDTH_OF_A_FILE)
         for report in reports:
             print_report(console, report)
     return EXIT_PASSED if overall(reports) == "PASSED" else EXIT_FAILED

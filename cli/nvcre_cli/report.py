@@ -25,6 +25,7 @@ class Gathered:
     measurements: Sequence[JsonObject] = ()
     pods: Sequence[JsonObject] = ()
     node_healths: Sequence[JsonObject] = ()
+    ran_on: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def _headline(job: JsonObject, outcome: Result, note: str) -> str:
 def _healths_of_job(gathered: Gathered) -> list[JsonObject]:
     """Nodes that ran a Pod of it, were probed for it or are blamed; all of them while none of that is known."""
     job = gathered.job
-    names = {(pod.get("spec") or {}).get("nodeName") for pod in gathered.pods}
+    names = {(pod.get("spec") or {}).get("nodeName") for pod in gathered.pods} | gathered.ran_on
     names |= {node["name"] for node in (job.get("status") or {}).get("failedNodes") or ()}
     names |= {h["metadata"]["name"] for h in gathered.node_healths if _own_probes(job, h)}
     names.discard(None)

@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 READY_WITHIN_S = 30.0
 AGENTS_WITHIN_S = 60.0
+SIGHT_WITHIN_S = 10.0
 LOOK_EVERY_S = 0.1
 LOOK_FOR_NEW_TASKS_S = 0.5
 LOCAL_HEARTBEAT_S = 5
@@ -264,15 +265,16 @@ class LocalCluster:
         return self._plan.nccl_tests.parent if self._plan.nccl_tests is not None else None
 
     async def _agents_connected(self) -> None:
-        """An agent is connected once the coordinator wrote down what its node has."""
-        until = time.monotonic() + AGENTS_WITHIN_S
+        """Until every agent told what its node has, and, if it can, what its GPUs say: a run should not begin Blind."""
+        began = time.monotonic()
         while True:
-            healths = await self.client.list(NODE_HEALTHS)
-            known = {h["metadata"]["name"] for h in healths if (h.get("status") or {}).get("inventory")}
-            missing = sorted(self._plan.nodes.keys() - known)
-            if not missing:
+            statuses = {h["metadata"]["name"]: h.get("status") or {} for h in await self.client.list(NODE_HEALTHS)}
+            missing = sorted(node for node in self._plan.nodes if not statuses.get(node, {}).get("inventory"))
+            blind = [node for node, status in statuses.items() if status.get("verdict") == "Blind"]
+            waited_s = time.monotonic() - began
+            if not missing and (not blind or waited_s > SIGHT_WITHIN_S):
                 return
-            if time.monotonic() > until:
+            if waited_s > AGENTS_WITHIN_S:
                 raise ClusterBroken(
                     f"no agent connected from {', '.join(missing)} within {AGENTS_WITHIN_S:.0f} s; "
                     f"{await self._last_words_of_agent(missing[0])}"

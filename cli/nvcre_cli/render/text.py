@@ -10,7 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from nvcre_cli.outcome import Result
+from nvcre_cli.outcome import FAILURES, Result
 from nvcre_cli.report import JobReport
 
 COLOURS = {Result.PASSED: "green", Result.FAILED: "red", Result.RUNNING: "yellow"}
@@ -33,7 +33,7 @@ def show_component(component: JsonObject | None) -> str:
     head = str(component.get("kind", ""))
     if component.get("index") is not None:
         head += f" {component['index']}"
-    return "\n".join(part for part in (head, component.get("uuid", ""), component.get("pciBusId", "")) if part)
+    return "  ".join(part for part in (head, component.get("uuid", ""), component.get("pciBusId", "")) if part)
 
 
 def show_evidence(evidence: Iterable[JsonObject]) -> str:
@@ -56,6 +56,8 @@ def print_report(console: Console, report: JobReport) -> None:
     ]
     for part in parts:
         if part is not None:
+            title, part.title = part.title, None  # a title of the table would be folded to the table's width
+            console.print(title, style="bold")
             console.print(part)
 
 
@@ -63,19 +65,21 @@ def _verdict(report: JobReport) -> Panel:
     lines = [
         Text.assemble((str(report.result), f"bold {COLOURS[report.result]}"), f"  {report.namespace}/{report.name}")
     ]
-    if report.headline:
+    against = [c for c in report.conditions if c.get("type") in FAILURES and c.get("status") == "True"]
+    lines += [Text(f"{c.get('type')}: {c.get('reason')}: {c.get('message', '')}") for c in against]
+    if not against and report.headline:
         lines.append(Text(report.headline))
     if report.note and report.note != report.headline:
         lines.append(Text(report.note, style="yellow"))
     if report.attribution and report.result is Result.FAILED:
-        lines.append(Text(report.attribution))
+        lines.append(Text(report.attribution, style="bold"))
     if report.simulated:
         lines.append(Text("simulated: the GPUs, the fabric and the faults come from a scenario", style="magenta"))
     return Panel(Group(*lines), border_style=COLOURS[report.result])
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=Text(title), title_justify="left", title_style="bold", header_style="", expand=False)
+    table = Table(title=Text(title, no_wrap=True), title_justify="left", title_style="bold", header_style="")
     for column in columns:
         table.add_column(column, overflow="fold")
     return table
@@ -87,18 +91,24 @@ def _plain(cells: Iterable[object]) -> list[Text]:
 
 
 def _failed_nodes(report: JobReport) -> Table | None:
+    """One block a node: what is written here is what somebody acts on, so nothing is squeezed."""
     if not report.failed_nodes:
         return None
-    table = _table("Failed nodes", "node", "reason", "component", "why", "evidence")
+    table = _table("Failed nodes", "node", "", "")
+    table.show_header = False
     for node in report.failed_nodes:
-        cells = (
-            node["name"],
-            node["reason"],
-            show_component(node.get("component")),
-            node.get("message", ""),
-            show_evidence(node.get("evidence") or ()),
+        component = show_component(node.get("component"))
+        rows = (
+            ("reason", node["reason"]),
+            ("component", component),
+            ("why", node.get("message", "")),
+            ("evidence", show_evidence(node.get("evidence") or ())),
         )
-        table.add_row(*_plain(cells))
+        filled = [(name, value) for name, value in rows if value]
+        for position, (name, value) in enumerate(filled):
+            last = position == len(filled) - 1
+            title = Text(node["name"], style="bold red") if position == 0 else Text("")
+            table.add_row(title, Text(name, style="dim"), Text(str(value)), end_section=last)
     return table
 
 

@@ -92,6 +92,11 @@ def test_only_nodes_of_the_run_and_their_incidents_around_it_are_shown(report):
     assert [(incident["node"], incident["code"]) for incident in report.incidents] == [("node-3", 79)]
 
 
+def test_nodes_whose_pods_are_gone_belong_to_the_run_too():
+    gathered = Gathered(JOB, (), PODS, HEALTHS, frozenset({"node-9"}))
+    assert [node["name"] for node in build(gathered).nodes] == ["node-3", "node-9", "node-10"]
+
+
 def test_only_probes_made_for_this_run_are_shown(report):
     assert [(probe["node"], probe["verdict"]) for probe in report.probes] == [("node-10", "Pass")]
 
@@ -127,7 +132,7 @@ def test_markup_in_foreign_text_is_printed_as_it_is():
 
 
 def test_a_gpu_is_shown_with_index_uuid_and_pci():
-    assert show_component({"kind": "GPU", "index": 0, "uuid": "GPU-1", "pciBusId": "p"}) == "GPU 0\nGPU-1\np"
+    assert show_component({"kind": "GPU", "index": 0, "uuid": "GPU-1", "pciBusId": "p"}) == "GPU 0  GPU-1  p"
     assert show_component(None) == ""
 
 
