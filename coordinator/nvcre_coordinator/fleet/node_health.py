@@ -54,6 +54,7 @@ class NodeHealthStore:
         fleet_size: Callable[[], int],
         on_rival: Callable[[str], None],
         on_breaker: Callable[[str], None],
+        on_verdict: Callable[[JsonObject, Verdict, str], None],
         rules: Rules | None = None,
     ) -> None:
         self._client = client
@@ -63,6 +64,7 @@ class NodeHealthStore:
         self._fleet_size = fleet_size
         self._on_rival = on_rival
         self._on_breaker = on_breaker
+        self._on_verdict = on_verdict
         self._rules = rules or Rules()
         self._nodes: dict[str, NodeRecord] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -339,6 +341,9 @@ class NodeHealthStore:
         state.stored = status
         if before.verdict != status.verdict:
             self._count_verdict(before.verdict, status.verdict)
+            assert status.verdict is not None
+            kind = {"apiVersion": NODE_HEALTHS.api_version, "kind": NODE_HEALTHS.kind}
+            self._on_verdict({**kind, "metadata": metadata}, status.verdict, status.message)
             level = logging.WARNING if status.verdict in {Verdict.FAULTY, Verdict.SUSPECT} else logging.INFO
             logger.log(
                 level, "verdict node=%s from=%s to=%s message=%r",

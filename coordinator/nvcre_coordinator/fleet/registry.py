@@ -26,7 +26,6 @@ OUTBOUND_LIMIT = 64
 PENDING_HEARTBEATS = 8
 OUTSTANDING_SYNCS = 8
 SYNC_GAP = timedelta(seconds=1)
-ASK_AGAIN_S = 0.5
 MAX_ASKS = 10
 
 
@@ -58,6 +57,8 @@ class ConnectedAgent:
     asked: dict[str, datetime] = field(default_factory=dict)  # Sync id -> when
     wanted_through: datetime | None = None  # somebody waits for a confirmation of this moment
     asks_left: int = 0
+    asked_at: datetime | None = None  # the last time
+    ask_scheduled: bool = False
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Never waits: an agent that does not read is not worth memory, it comes back with a new stream."""
@@ -113,8 +114,7 @@ class AgentRegistry:
             agent = self._agents.get(node)
             if agent is None:
                 continue
-            if agent.wanted_through is None or agent.asks_left == 0:
-                agent.wanted_through, agent.asks_left = now, MAX_ASKS
+            agent.wanted_through, agent.asks_left = now, MAX_ASKS
             self._ask(agent, now)
 
     def subscribe(self, callback: Callable[[str], None]) -> None:
@@ -186,8 +186,7 @@ class AgentRegistry:
             self._flush(agent.node)
         self.stored(agent.node)
         if agent.wanted_through is not None and agent.asks_left > 0:
-            loop = asyncio.get_running_loop()
-            loop.call_later(ASK_AGAIN_S, self._ask_again, agent)
+            self._ask(agent, now)  # the answer was older than the question of somebody else
         # also what did not change the confirmation may matter: foreign processes, a first heartbeat
         self._tell(agent.node)
 
@@ -214,20 +213,26 @@ class AgentRegistry:
                 agent.wanted_through = None
             self._tell(node)
 
-    def _ask_again(self, agent: ConnectedAgent) -> None:
-        if agent.live and agent.wanted_through is not None and agent.asks_left > 0:
-            self._ask(agent, self._clock())
-
     def _ask(self, agent: ConnectedAgent, now: datetime) -> None:
-        newest = max(agent.asked.values(), default=None)
-        if newest is not None and now - newest < SYNC_GAP:
-            return  # an answer is on its way
+        """Sends a Sync now, or when the last one is a second old: however often somebody asks."""
+        if agent.asked_at is not None and timedelta(0) <= now - agent.asked_at < SYNC_GAP:
+            if not agent.ask_scheduled:
+                agent.ask_scheduled = True
+                left = (agent.asked_at + SYNC_GAP - now).total_seconds()
+                asyncio.get_running_loop().call_later(left, self._ask_scheduled, agent)
+            return
         self._next_sync += 1
+        agent.asked_at = now
         agent.asks_left = max(0, agent.asks_left - 1)
         agent.asked[str(self._next_sync)] = now
         while len(agent.asked) > OUTSTANDING_SYNCS:
             del agent.asked[next(iter(agent.asked))]
         agent.send(pb.CoordinatorMessage(sync=pb.Sync(id=str(self._next_sync))))
+
+    def _ask_scheduled(self, agent: ConnectedAgent) -> None:
+        agent.ask_scheduled = False
+        if agent.live:
+            self._ask(agent, self._clock())
 
     def _tell(self, node: str) -> None:
         for callback in self._subscribers:

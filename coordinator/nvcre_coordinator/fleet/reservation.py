@@ -77,6 +77,13 @@ def manifest(request: ProbeRequest, node: NodeFacts, *, namespace: str, image: s
                     "image": image,
                     "command": ["sleep", "infinity"],
                     "resources": {"limits": gpus, "requests": dict(gpus)},
+                    "securityContext": {
+                        "runAsNonRoot": True,
+                        "runAsUser": 65532,
+                        "readOnlyRootFilesystem": True,
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                    },
                 }
             ],
         },

@@ -35,10 +35,12 @@ logger = logging.getLogger(__name__)
 PROTOCOL = 1
 LEADER_METADATA = "nvcre-leader"
 HELLO_TIMEOUT_S = 10.0
+FAIR_SHARE_S = 0.1  # of the event loop's time; after it a stream pauses twice as long
 LAST_WORDS_S = 1.0  # for Drain to leave before the stream does
 MAX_RECEIVE = 4 * 1024 * 1024
 MAX_SEND = 256 * 1024
 MAX_METADATA = 64 * 1024
+MAX_STREAMS = 20_000
 EXPIRY_JITTER = timedelta(seconds=60)
 OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", MAX_RECEIVE),
@@ -218,11 +220,18 @@ class FleetServicer(pb_grpc.FleetServicer):
             await asyncio.wait({reading, writing})
 
     async def _read(self, agent: ConnectedAgent, requests: AsyncIterator[pb.AgentMessage]) -> Ending:
+        loop = asyncio.get_running_loop()
+        busy_s = 0.0
         try:
             async for message in requests:
                 if not agent.live:
                     break
+                started = loop.time()
                 self._handle(agent, message)
+                busy_s += loop.time() - started
+                if busy_s > FAIR_SHARE_S:  # an agent that floods us waits, the others do not
+                    await asyncio.sleep(2 * busy_s)
+                    busy_s = 0.0
         except wire.BadMessage as error:
             self._metrics.bad_messages.inc()
             return Ending(grpc.StatusCode.INVALID_ARGUMENT, str(error), "bad_message")

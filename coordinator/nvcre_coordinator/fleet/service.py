@@ -19,13 +19,13 @@ from google.protobuf.duration_pb2 import Duration
 from nvcre_kube.client import KubeClient
 from nvcre_kube.events import EventRecorder, ObjectReference
 from nvcre_kube.informer import Informer
-from nvcre_kube.resources import NODES
+from nvcre_kube.resources import NODES, JsonObject
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos import nvcre_agent_v1_pb2_grpc as pb_grpc
 from prometheus_client import CollectorRegistry
 
 from nvcre_coordinator.core.localisation import Limits, ProbeKind
-from nvcre_coordinator.core.node_verdict import Rules, silent_nodes
+from nvcre_coordinator.core.node_verdict import Rules, Verdict, silent_nodes
 from nvcre_coordinator.core.probe_rounds import Patience
 from nvcre_coordinator.fleet.authentication import Authenticator
 from nvcre_coordinator.fleet.certificates import TlsKeeper
@@ -36,7 +36,7 @@ from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
 from nvcre_coordinator.fleet.probe_progress import ProbeSettings
 from nvcre_coordinator.fleet.probes import ProbeScheduler
 from nvcre_coordinator.fleet.registry import AgentRegistry, Ending
-from nvcre_coordinator.fleet.server import OPTIONS, FleetServicer, ServerSettings
+from nvcre_coordinator.fleet.server import MAX_STREAMS, OPTIONS, FleetServicer, ServerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +105,7 @@ class FleetService:
             fleet_size=lambda: max(len(self._nodes), len(self._agents)),
             on_rival=self._end_stream,
             on_breaker=self._announce_breaker,
+            on_verdict=self._announce_verdict,
             rules=settings.rules,
         )
         self._agents = AgentRegistry(
@@ -164,7 +165,7 @@ class FleetService:
     async def run(self) -> None:
         """Serves until cancelled. Raises ListenError, CertificateError."""
         await self._tls.load()
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=MAX_STREAMS)
         pb_grpc.add_FleetServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call, unused-ignore]
         address = self._settings.grpc_address
         try:
@@ -241,3 +242,11 @@ class FleetService:
         if self._events is not None:
             namespace = ObjectReference("v1", "Namespace", self._settings.namespace, self._settings.namespace)
             self._events.record(namespace, type="Warning", reason="CircuitBreakerOpen", note=sentence)
+
+    def _announce_verdict(self, node_health: JsonObject, verdict: Verdict, message: str) -> None:
+        if self._events is None:
+            return
+        bad = verdict in {Verdict.FAULTY, Verdict.SUSPECT, Verdict.BLIND}
+        self._events.record(
+            ObjectReference.of(node_health), type="Warning" if bad else "Normal", reason=f"Node{verdict}", note=message
+        )

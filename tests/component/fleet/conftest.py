@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -262,13 +262,16 @@ class Fleet:
         self.client = client
         self.settings = FleetSettings(grpc_address="127.0.0.1:0", **settings)
         self.leader_address: str | None = None
-        self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.offset = timedelta(0)  # of the coordinator's clock
         self.agents: list[FakeAgent] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, *, lead: bool = True) -> FleetService:
         self.service = FleetService(
-            self.client, self.settings, leader_address=lambda: self.leader_address, clock=self.clock
+            self.client,
+            self.settings,
+            leader_address=lambda: self.leader_address,
+            clock=lambda: datetime.now(UTC) + self.offset,
         )
         self._tasks = [asyncio.create_task(self.service.run())]
         if lead:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 from datetime import UTC, datetime, timedelta
 
 import grpc
+from cryptography import x509
 from nvcre_coordinator.fleet.service import FleetService, FleetSettings
 from nvcre_kube.client import KubeClient
 from nvcre_kube.resources import CONFIG_MAPS, NODE_HEALTHS, NODES, SECRETS
@@ -135,7 +138,7 @@ async def test_a_stream_ends_with_its_token(client: KubeClient) -> None:
     """The coordinator's clock stands a few seconds before the token's end."""
     await add_node(client, "node-1")
     fleet = Fleet(client)
-    fleet.clock = lambda: datetime.now(UTC) + timedelta(seconds=3590)
+    fleet.offset = timedelta(seconds=3590)
     await fleet.start()
     try:
         agent = await fleet.agent(await agent_token(client, "node-1"))
@@ -147,3 +150,50 @@ async def test_a_stream_ends_with_its_token(client: KubeClient) -> None:
         await agent.close()
     finally:
         await fleet.stop()
+
+
+async def test_a_renewed_certificate_is_served_without_a_restart(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    host, _, port = service.grpc_address.partition(":")
+    fetch = functools.partial(ssl.get_server_certificate, (host, int(port)), timeout=10)
+    before = await asyncio.to_thread(fetch)
+    fleet.offset = timedelta(days=61)
+    await service._tls._ensure()
+    after = await asyncio.to_thread(fetch)
+    assert before != after
+    authority = (await client.get(CONFIG_MAPS, "nvcre-coordinator-ca", NAMESPACE))["data"]["ca.crt"]
+    x509.load_pem_x509_certificate(after.encode()).verify_directly_issued_by(
+        x509.load_pem_x509_certificate(authority.encode())
+    )
+
+
+async def test_a_crowd_that_asks_for_confirmation_costs_a_question_a_second(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    agent = await healthy(client, fleet)
+    for _ in range(100):
+        service.confirmations.request(["node-1"])
+    sync = await agent.next("sync")
+    await agent.heartbeat(sync_id=sync.sync.id)
+
+    async def heard() -> bool:
+        return service.metrics.heartbeats_received._value.get() == 1
+
+    await eventually(heard)
+    assert not any(message.HasField("sync") for message in agent.received)
+
+
+async def test_the_job_side_hears_that_everything_before_its_question_is_told(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    agent = await healthy(client, fleet)
+    asked_at = datetime.now(UTC)
+    service.confirmations.request(["node-1"])
+
+    async def confirmed() -> bool:
+        for message in list(agent.received):
+            if message.HasField("sync"):
+                agent.received.remove(message)
+                await agent.heartbeat(sync_id=message.sync.id)
+        through = service.confirmations.confirmed_through("node-1")
+        return through is not None and through >= asked_at
+
+    await eventually(confirmed)
