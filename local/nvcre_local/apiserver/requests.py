@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import msgspec
 import yaml
 
-from nvcre_local.apiserver import errors
+from nvcre_local.apiserver import errors, protobuf
 from nvcre_local.apiserver.deletion import DeleteOptions, Propagation
 from nvcre_local.apiserver.operations import FieldValidation, WriteOptions
 from nvcre_local.apiserver.storage import Json
@@ -177,6 +177,8 @@ def decode(raw: bytes, content_type: str) -> Any:
             value = _decode_json(raw)
         case "application/yaml" | "application/x-yaml" | "text/yaml":
             value = _decode_yaml(raw)
+        case "application/vnd.kubernetes.protobuf":
+            value = _decode_protobuf(raw)
         case _:
             raise errors.unsupported_media_type(media, (JSON, YAML))
     return value
@@ -196,6 +198,15 @@ def _decode_json(raw: bytes) -> Any:
         raise errors.bad_request(f"the body of the request is not valid JSON: {error}") from None
     _bound_depth(value)
     return value
+
+
+def _decode_protobuf(raw: bytes) -> Any:
+    try:
+        return protobuf.decode(raw)
+    except protobuf.Malformed as error:
+        raise errors.bad_request(f"the body of the request is not valid protobuf: {error}") from None
+    except protobuf.Unsupported as error:
+        raise errors.unsupported_media_type(str(error), (JSON, YAML)) from None
 
 
 def _decode_yaml(raw: bytes) -> Any:

@@ -56,7 +56,7 @@ async def test_without_a_good_token_nothing_is_told(server: Any, header: dict[st
         ("GET", PODS, {"Accept": "application/vnd.kubernetes.protobuf"}, b"", 406, "NotAcceptable"),
         ("POST", PODS, {"Content-Type": "application/json"}, b"{", 400, "BadRequest"),
         ("POST", PODS, {"Content-Type": "application/json"}, b"[" * 50_000, 400, "BadRequest"),
-        ("POST", PODS, {"Content-Type": "application/vnd.kubernetes.protobuf"}, b"k8s", 415, "UnsupportedMediaType"),
+        ("POST", PODS, {"Content-Type": "application/vnd.kubernetes.protobuf"}, b"k8s\0", 415, "UnsupportedMediaType"),
         ("POST", PODS, {"Content-Type": "application/json"}, b" " * (3 * 2**20 + 1), 413, "RequestEntityTooLarge"),
         ("POST", f"{PODS}/p", {"Content-Type": "application/json"}, b"{}", 405, "MethodNotAllowed"),
         ("POST", "/api/v1/pods", {"Content-Type": "application/json"}, b"{}", 404, "NotFound"),

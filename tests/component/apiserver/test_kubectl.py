@@ -208,3 +208,24 @@ def test_namespaces_come_and_go(kubectl: Run) -> None:
     kubectl("-n", "fleeting", "create", "-f", "-", stdin=WIDGET % ("inside", 1))
     kubectl("delete", "namespace", "fleeting", "--timeout=30s")
     assert "not found" in kubectl("get", "namespace", "fleeting", ok=False).stderr
+
+
+def test_what_kubectl_sends_as_protobuf(kubectl: Run) -> None:
+    kubectl("create", "namespace", "typed")
+    kubectl("-n", "typed", "create", "configmap", "c", "--from-literal=a=b")
+    kubectl("-n", "typed", "create", "secret", "generic", "s", "--from-literal=a=b")
+    kubectl("-n", "typed", "create", "serviceaccount", "agent")
+    assert kubectl("-n", "typed", "get", "configmap", "c", "-o", "jsonpath={.data.a}").stdout == "b"
+    assert kubectl("-n", "typed", "get", "secret", "s", "-o", "jsonpath={.data.a}").stdout == "Yg=="
+    token = kubectl("-n", "typed", "create", "token", "agent", "--audience=them", "--duration=1h").stdout
+    assert token.count(".") == 2
+    assert kubectl("auth", "can-i", "create", "pods").stdout == "yes\n"
+    assert "admin" in kubectl("auth", "whoami").stdout
+
+
+def test_drain_evicts_and_deletes(kubectl: Run) -> None:
+    kubectl("create", "-f", "-", stdin="apiVersion: v1\nkind: Node\nmetadata: {name: node-d}\n")
+    pod = POD.replace("spec:", "spec:\n  nodeName: node-d\n  terminationGracePeriodSeconds: 0") % "drained"
+    kubectl("create", "-f", "-", stdin=pod)
+    kubectl("drain", "node-d", "--force", "--timeout=30s")
+    assert "not found" in kubectl("get", "pod", "drained", ok=False).stderr

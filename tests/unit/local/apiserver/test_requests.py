@@ -105,6 +105,7 @@ def test_yaml_bodies_are_read_as_json_would_be() -> None:
         (b"a: .nan", "application/yaml", 400),
         (b"a: !!python/object:os.system {}", "application/yaml", 400),
         (b"? [a]\n: b", "application/yaml", 400),
+        (b"k8s", "application/vnd.kubernetes.protobuf", 400),
         (b"k8s\x00", "application/vnd.kubernetes.protobuf", 415),
         (b"<a/>", "text/xml", 415),
     ],
