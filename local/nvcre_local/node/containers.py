@@ -171,13 +171,11 @@ class Container:
         self._change(replace(self.record, state=Running(started_at), container_id=container_id))
         if self._stopping:  # asked to stop while it was being started
             process.signal_group(signal.SIGTERM)
-        try:
-            end = await process.exited
-        finally:
-            self._process = None
-            # Its whole group is dead by now; a process that hides from us may still hold the pipe open.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(collecting, OUTPUT_DRAIN_S)
+        end = await asyncio.shield(process.exited)  # its end is still to be known when we are cancelled
+        self._process = None
+        # Its whole group is dead by now; a process that hides from us may still hold the pipe open.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(collecting, OUTPUT_DRAIN_S)
         return Terminated(end.code, exit_reason(end.code), started_at, end.at)
 
     def _new_log(self) -> None:

@@ -19,9 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nvcre_local.node.spawner import become_subreaper, kill_descendants
+
 logger = logging.getLogger(__name__)
 
 SPAWNER = Path(__file__).with_name("spawner.py")
+GRACE_S = 2.0
 STOP_TIMEOUT_S = 5.0
 
 
@@ -58,6 +61,7 @@ class Processes:
         self._running: dict[str, asyncio.Future[Exit]] = {}
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Resolves when the spawner is gone without having been asked to."""
+        become_subreaper()  # should the spawner be killed, what it leaves behind is ours to kill
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._spawner = subprocess.Popen(
@@ -141,8 +145,12 @@ class Processes:
             _resolve(self._running.popitem()[1], Exit(137, now))
 
     async def close(self) -> None:
-        """Kill whatever still runs and wait until it is gone."""
+        """SIGTERM to whatever still runs, after a moment SIGKILL; returns when it is gone."""
         loop = asyncio.get_running_loop()
+        for name in list(self._running):
+            self.send({"op": "kill", "id": name, "signal": int(signal.SIGTERM)})
+        if self._running:
+            await asyncio.wait(list(self._running.values()), timeout=GRACE_S)
         loop.remove_reader(self._control.fileno())
         self._control.close()
         try:
@@ -150,7 +158,8 @@ class Processes:
         except subprocess.TimeoutExpired:
             logger.warning("spawner does not end, killing it pid=%d", self._spawner.pid)
             self._spawner.kill()
-            self._spawner.wait()
+        if self._spawner.returncode != 0:
+            await asyncio.to_thread(kill_descendants)
 
 
 def _resolve(future: asyncio.Future[Any] | None, value: object) -> None:

@@ -63,6 +63,24 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def become_subreaper() -> None:
+    """From now on every orphan below this process becomes its child."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants() -> None:
+    """Until no child is left: a subreaper gets every orphan, so nobody can hide. Reaps, so it is for the end only."""
+    while True:
+        for pid in descendants(os.getpid()):
+            send_signal(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.005)
+
+
 def mark_of(pid: int) -> str | None:
     """The pod directory a process was started with; None where it has none or hides its environment."""
     try:
@@ -123,7 +141,7 @@ class Spawner:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
-        _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        become_subreaper()
         poll = select.poll()
         poll.register(wake_read, select.POLLIN)
         while True:
@@ -138,7 +156,7 @@ class Spawner:
                 self._flush()
             if events & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._receive():
                 break
-        self.kill_everything()
+        kill_descendants()
 
     def _receive(self) -> bool:
         """Carries out one message; False when the runtime is gone."""
@@ -236,18 +254,6 @@ class Spawner:
                 self._outgoing.clear()
                 return
             self._outgoing.popleft()
-
-    def kill_everything(self) -> None:
-        """Until no child is left: a subreaper gets every orphan, so nobody can hide."""
-        while True:
-            for pid in descendants(os.getpid()):
-                send_signal(pid, signal.SIGKILL)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                return
-            time.sleep(0.005)
 
 
 def main() -> None:

@@ -49,27 +49,40 @@ async def test_sigterm_ends_every_process_and_exits_zero(own_api: Api, control: 
     assert alive("661") == []
 
 
-@pytest.mark.parametrize("victim", ["runtime", "spawner"])
-async def test_nothing_survives_a_kill(own_api: Api, control: Control, victim: str) -> None:
+async def test_at_the_end_processes_are_asked_before_they_are_killed(own_api: Api, control: Control) -> None:
     child = control.node("--scheduler", nodes=("a",))
-    await own_api.run(
-        "p", "sh", "-c", "sleep 6711 & echo up; sleep 6712" if victim == "spawner" else STUBBORN.format("671")
-    )
+    bye = control.directory / "bye"
+    await own_api.run("p", "sh", "-c", f"trap 'echo bye > {bye}; exit 0' TERM; echo up; while :; do sleep 0.05; done")
     await own_api.logged("p", b"up")
-    if victim == "runtime":
-        child.kill()
-        child.wait(10)
-        wait_until_dead("671")
-    else:
-        spawner = next(pid for pid in processes_with("spawner.py") if _parent(pid) == child.pid)
-        os.kill(spawner, signal.SIGKILL)
-        assert child.wait(15) == 1
-        orphan = processes_with("sleep\x006711")
-        for pid in orphan:  # a grandchild: only its direct parent dies with the spawner
-            os.kill(pid, signal.SIGKILL)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(10) == 0
+    assert bye.read_text() == "bye\n"
+    pod: Any = await own_api.pod("p")
+    assert pod["status"]["phase"] == "Running"  # the end of the runtime is no failure of the Pod
 
 
-def _parent(pid: int) -> int:
+async def test_nothing_survives_the_runtime_being_killed(own_api: Api, control: Control) -> None:
+    child = control.node("--scheduler", nodes=("a",))
+    await own_api.run("p", "sh", "-c", STUBBORN.format("671"))
+    await own_api.logged("p", b"up")
+    child.kill()
+    child.wait(10)
+    wait_until_dead("671")
+
+
+async def test_nothing_survives_the_spawner_being_killed_and_the_runtime_says_so(
+    own_api: Api, control: Control
+) -> None:
+    child = control.node("--scheduler", nodes=("a",))
+    await own_api.run("p", "sh", "-c", STUBBORN.format("672"))
+    await own_api.logged("p", b"up")
+    spawner = next(pid for pid in processes_with("spawner.py") if parent(pid) == child.pid)
+    os.kill(spawner, signal.SIGKILL)
+    assert child.wait(15) == 1
+    assert alive("672") == []
+
+
+def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
