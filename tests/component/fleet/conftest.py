@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from nvcre_kube.resources import (
     NODE_HEALTHS,
     NODES,
     PODS,
+    SECRETS,
     SERVICE_ACCOUNTS,
 )
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
@@ -45,58 +47,73 @@ async def eventually(condition: Callable[[], Awaitable[Any]], *, within_s: float
         await asyncio.sleep(0.02)
 
 
-@pytest.fixture
-async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
-    tokens = tmp_path / "tokens.csv"
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One embedded API server for all tests of this folder; `client` empties it before each."""
+    folder = tmp_path_factory.mktemp("apiserver")
+    tokens, ready = folder / "tokens.csv", folder / "ready.json"
     tokens.write_text('secret-admin-token,admin,1,"system:masters"\n')
-    ready = tmp_path / "apiserver.json"
-    process = await asyncio.create_subprocess_exec(
+    command = [
         sys.executable, "-m", "nvcre_local.apiserver", "--listen", "127.0.0.1:0", "--token-file", str(tokens),
         "--crd-dir", str(ROOT / "daemonset/crds"), "--ready-file", str(ready),
-        stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-
-    async def is_ready() -> bool:
-        assert process.returncode is None, "the embedded API server ended"
-        return ready.exists()
-
-    try:
-        await eventually(is_ready)
-        url = json.loads(ready.read_text())["url"]
-        config = tmp_path / "kubeconfig"
-        config.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "local", "cluster": {"server": url}}],
-                    "users": [{"name": "admin", "user": {"token": "secret-admin-token"}}],
-                    "contexts": [{"name": "local", "context": {"cluster": "local", "user": "admin"}}],
-                    "current-context": "local",
-                }
+    ]  # fmt: skip
+    with (folder / "stderr").open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process:
+        try:
+            deadline = time.monotonic() + WITHIN_S
+            while not ready.exists():
+                assert process.poll() is None, (folder / "stderr").read_text()
+                assert time.monotonic() < deadline, "the embedded API server does not get ready"
+                time.sleep(0.05)
+            config = folder / "kubeconfig"
+            cluster = {"name": "local", "cluster": {"server": json.loads(ready.read_text())["url"]}}
+            user = {"name": "admin", "user": {"token": "secret-admin-token"}}
+            context = {"name": "local", "context": {"cluster": "local", "user": "admin"}}
+            config.write_text(
+                yaml.safe_dump(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "Config",
+                        "clusters": [cluster],
+                        "users": [user],
+                        "contexts": [context],
+                        "current-context": "local",
+                    }
+                )
             )
-        )
-        yield config
-    finally:
-        with contextlib.suppress(ProcessLookupError):
+            yield config
+        finally:
             process.terminate()
-        await process.wait()
+            process.wait()
 
 
 @pytest.fixture
 async def client(kubeconfig: Path) -> AsyncIterator[KubeClient]:
     async with await KubeClient.from_kubeconfig(kubeconfig) as client:
-        for create in (
-            client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
-            client.create(SERVICE_ACCOUNTS, service_account("nvcre-agent"), NAMESPACE),
-            client.create(SERVICE_ACCOUNTS, service_account("somebody"), NAMESPACE),
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        for resource, obj, where in (
+            (NAMESPACES, namespace, None),
+            (SERVICE_ACCOUNTS, service_account("nvcre-agent"), NAMESPACE),
+            (SERVICE_ACCOUNTS, service_account("somebody"), NAMESPACE),
         ):
             try:
-                await create
+                await client.create(resource, obj, where)
             except ApiError as error:
                 if not error.already_exists:
                     raise
         yield client
+        for resource, where in (
+            (PODS, NAMESPACE),
+            (NODES, None),
+            (NODE_HEALTHS, None),
+            (SECRETS, NAMESPACE),
+            (CONFIG_MAPS, NAMESPACE),
+        ):
+            for left in await client.list(resource, where):
+                try:
+                    await client.delete(resource, left["metadata"]["name"], where, grace_period_s=0)
+                except ApiError as error:
+                    if not error.not_found:
+                        raise
 
 
 def service_account(name: str) -> dict[str, Any]:
@@ -176,6 +193,7 @@ class FakeAgent:
     channel: grpc.aio.Channel
     token: str
     outbox_id: str = "outbox-1"
+    node: str = "node-1"
     received: list[pb.CoordinatorMessage] = field(default_factory=list)
     call: Any = None
     _reader: asyncio.Task[None] | None = None
@@ -305,6 +323,13 @@ class Fleet:
         agent = FakeAgent(pb_grpc.FleetStub(channel), channel, token, **fields)
         self.agents.append(agent)
         return agent
+
+    async def flush(self, agent: FakeAgent, *, last_seq: int) -> None:
+        """Somebody asks whether everything is stored, and the agent answers."""
+        self.service.confirmations.request([agent.node])
+        sync = await agent.next("sync")
+        await agent.heartbeat(last_seq=last_seq, sync_id=sync.sync.id)
+        await agent.acked(last_seq)
 
     async def status(self, node: str) -> dict[str, Any]:
         try:

@@ -54,7 +54,7 @@ async def test_another_leader_s_status_is_the_truth_and_the_agent_tells_the_rest
     assert (await again.connect()).cursor == 5
     await again.snapshot(incident("f"), seq=6)
     await again.events(event(6, incident("f")))
-    await again.acked(6)
+    await fleet.flush(again, last_seq=6)
 
 
 async def test_a_deleted_node_health_is_written_anew_in_full(client: KubeClient, fleet: Fleet) -> None:

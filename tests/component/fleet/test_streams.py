@@ -155,7 +155,7 @@ async def test_a_killed_coordinator_loses_and_doubles_nothing(client: KubeClient
     assert (await agent.connect()).cursor == 1
     await agent.snapshot(*(each.incident for each in events), seq=2)
     await agent.events(*events)
-    await agent.acked(2)
+    await fleet.flush(agent, last_seq=2)
     status = await fleet.status("node-1")
     assert [told["id"] for told in status["incidents"]] == ["a", "b"]
 
@@ -250,10 +250,7 @@ async def test_a_storm_of_repeats_costs_a_handful_of_writes(client: KubeClient, 
     await agent.snapshot()
     for seq in range(1, 2001):
         await agent.events(event(seq, incident("a", count=seq * 500), pb.EVENT_KIND_UPDATED))
-    fleet.service.confirmations.request(["node-1"])  # somebody waits: everything is stored now
-    sync = await agent.next("sync")
-    await agent.heartbeat(last_seq=2000, sync_id=sync.sync.id)
-    await agent.acked(2000)
+    await fleet.flush(agent, last_seq=2000)
     status = await fleet.status("node-1")
     assert [(told["id"], told["count"]) for told in status["incidents"]] == [("a", 1_000_000)]
     writes = fleet.service.metrics.node_health_writes.labels(result="written")._value.get()
