@@ -1,8 +1,8 @@
 """The few protobuf bodies that kubectl (1.32 and later) sends for `create`, `auth` and `drain`, without falling back.
 
 Reads Kubernetes' envelope and the messages in the table below into what their JSON would be; answers stay JSON, which
-those clients take.  A kind or field that is not in the table is refused, never dropped.  Field numbers: generated.proto of
-k8s.io/apimachinery and k8s.io/api, v0.33.
+those clients take.  A kind or field that is not in the table is refused, never dropped.  Field numbers:
+generated.proto of k8s.io/apimachinery and k8s.io/api, v0.33.
 """
 
 from __future__ import annotations
