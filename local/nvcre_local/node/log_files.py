@@ -95,6 +95,7 @@ class ContainerLog:
                 if chunk:
                     if text := lines.feed(chunk):
                         yield text
+                    await asyncio.sleep(0)  # a reader that is never slow must not keep the loop to itself
                 elif not options.follow or ended:
                     return
                 else:
