@@ -39,6 +39,7 @@ WORKERS = 16
 NODE_GONE_S = 30.0
 OUTAGE_RETRY_S = 2.0
 CONFLICTS = 5
+BACKLOG = 256  # events an agent waits to be acked for; it stops sending at some point (512 for ours)
 
 
 class NodeHealthStore:
@@ -223,7 +224,12 @@ class NodeHealthStore:
                 state.flush = False
                 self._tell(name)
                 return again
-            urgent = state.flush or state.attempted is not None or desired.news() != state.stored.news()
+            urgent = (
+                state.flush
+                or state.attempted is not None
+                or state.unacked() >= BACKLOG
+                or desired.news() != state.stored.news()
+            )
             wait = state.budget.spend(asyncio.get_running_loop().time(), urgent=urgent)
             if wait > 0:
                 return wait

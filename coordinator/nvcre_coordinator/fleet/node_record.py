@@ -47,6 +47,14 @@ class NodeRecord:
         self.inventory, self.monitors, self.probes = status.inventory, status.monitors, status.probes
         self.reported = status.inventory is not None
 
+    def unacked(self) -> int:
+        """How far the newest outbox is folded beyond what is stored (seq may have gaps: at most so many events)."""
+        if not self.ledger.cursors:
+            return 0
+        newest = self.ledger.cursors[-1]
+        stored = next((each.seq for each in self.stored.cursors if each.outbox_id == newest.outbox_id), 0)
+        return newest.seq - stored
+
     def observed(self, *, maintenance: bool) -> Observed:
         return Observed(
             reported=self.reported,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import subprocess
 import sys
@@ -278,13 +279,14 @@ class Fleet:
 
     def __init__(self, client: KubeClient, **settings: Any) -> None:
         self.client = client
-        self.settings = FleetSettings(grpc_address="127.0.0.1:0", **settings)
+        self.settings = FleetSettings(**settings)
         self.leader_address: str | None = None
         self.offset = timedelta(0)  # of the coordinator's clock
         self.agents: list[FakeAgent] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, *, lead: bool = True) -> FleetService:
+    async def start(self, *, lead: bool = True, port: int = 0) -> FleetService:
+        self.settings = dataclasses.replace(self.settings, grpc_address=f"127.0.0.1:{port}")
         self.service = FleetService(
             self.client,
             self.settings,
