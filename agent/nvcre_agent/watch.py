@@ -158,7 +158,13 @@ class Watch:
             self._on_kernel_event(event, record, _moment(record, backlog))
 
     def _on_kernel_event(self, event: KernelEvent, record: Record, at: Moment) -> None:
-        signal = signals.from_kernel(event, self.inventory or signals.NO_GPUS, at, injected=not record.from_kernel)
+        signal = signals.from_kernel(
+            event,
+            self.inventory or signals.NO_GPUS,
+            at,
+            injected=not record.from_kernel,
+            origin=f"{self._boot_id}/{record.sequence}/{record.microseconds}",
+        )
         now = {"now_s": at.time_s, "monotonic_s": at.monotonic_s}
         changes: tuple[Change, ...] = ()
         match event:

@@ -14,6 +14,7 @@ It neither reads a source nor writes the outbox; `take_dirty` says what has to b
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from hashlib import blake2b
 
 from nvcre_agent.checks.model import Blame, FaultClass, Finding
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Kept, Signal, Source, shortened
@@ -237,7 +238,7 @@ class Folding:
     def _opened(self, signal: Signal) -> tuple[Change, ...]:
         verdict = signal.verdict
         facts = Incident(
-            id=self._new_id(),
+            id=self._id_of(signal),
             kind=signal.kind,
             code=signal.code,
             fault_class=verdict.fault_class,
@@ -264,6 +265,14 @@ class Folding:
         self._keep(opened)
         told = self._tell(opened, ChangeKind.OPENED, signal.time_s, signal.monotonic_s, signal.time_uncertain)
         return (told, *self._evict(signal.time_s, signal.monotonic_s))
+
+    def _id_of(self, signal: Signal) -> str:
+        """An event may be sent while its late commit is lost: its record, read again, must not be a new incident."""
+        if signal.origin:
+            known = blake2b(signal.origin.encode("utf-8", "replace"), digest_size=16).hexdigest()
+            if known not in self._open:
+                return known
+        return self._new_id()
 
     def _grown(self, one: Opened, signal: Signal, *, urgent: bool) -> tuple[Change, ...]:
         if one.facts.injected and one.facts.blame is not Blame.NO:

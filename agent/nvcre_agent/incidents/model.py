@@ -40,7 +40,8 @@ class ChangeKind(Enum):
 class Signal:
     """One thing that a source said, already classified and attributed to a component.
 
-    `subject` is what incidents are kept apart by: the GPU's slot or UUID, the NIC, or "" for the node.
+    `subject` is what incidents are kept apart by: the GPU's slot or UUID, the NIC, or "" for the node. `origin` names
+    the record where it can be read again: the same record always opens the incident of the same id.
     """
 
     kind: IncidentKind
@@ -58,6 +59,7 @@ class Signal:
     process: str = ""
     caused_by: int = 0
     raw: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ class Moment:
     uncertain: bool = False
 
 
-def from_kernel(event: KernelEvent, inventory: Inventory, at: Moment, *, injected: bool) -> Signal:
-    """`injected`: the record was written by a process, not by the kernel."""
+def from_kernel(event: KernelEvent, inventory: Inventory, at: Moment, *, injected: bool, origin: str = "") -> Signal:
+    """`injected`: the record was written by a process, not by the kernel; `origin` names the record."""
     subject, component = _owner(event, inventory)
     return Signal(
         kind=_KINDS[event.kind],
@@ -57,6 +57,7 @@ def from_kernel(event: KernelEvent, inventory: Inventory, at: Moment, *, injecte
         process=event.process or "",
         caused_by=event.caused_by or 0,
         raw=event.raw,
+        origin=f"{origin}/{event.raw}" if origin else "",
     )
 
 

@@ -358,6 +358,17 @@ def test_a_restart_of_the_agent_neither_repeats_nor_forgets() -> None:
     assert node.only().count == 2
 
 
+def test_a_record_read_again_after_a_lost_commit_is_the_same_incident() -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    [event] = LineParser().feed(line)
+    signal = from_kernel(event, GPUS, Moment(WALL, 1000.0), injected=False, origin="boot-1/42/1000")
+    [first], [again] = Node().folding.fold(signal), Node().folding.fold(signal)
+    assert first.incident.id == again.incident.id
+    other = from_kernel(event, GPUS, Moment(WALL, 1000.0), injected=False, origin="boot-1/43/1000")
+    [second] = Node().folding.fold(other)
+    assert second.incident.id != first.incident.id
+
+
 def test_a_reboot_clears_what_a_reboot_cures_once_the_gpu_is_back_and_quiet() -> None:
     before = Node()
     before.xid(79)
