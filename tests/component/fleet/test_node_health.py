@@ -197,3 +197,39 @@ async def test_the_job_side_hears_that_everything_before_its_question_is_told(cl
         return through is not None and through >= asked_at
 
     await eventually(confirmed)
+
+
+async def test_a_stored_status_that_we_did_not_write_is_replaced_by_what_the_agent_knows(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await add_node(client, "node-1")
+    strange = {"apiVersion": "nvcre.nvidia.com/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "node-1"}}
+    created = await client.create(NODE_HEALTHS, strange)
+    created["status"] = {"incidents": [{"id": "no-fault-class", "kind": "Xid"}]}
+    await client.update_status(NODE_HEALTHS, created)
+    await fleet.start()
+    agent = await fleet.agent(await agent_token(client, "node-1"))
+    assert (await agent.connect()).cursor == 0
+    await agent.snapshot(incident("a"), seq=1)
+    status = await fleet.until("node-1", lambda status: status.get("verdict") == "Faulty")
+    assert [told["id"] for told in status["incidents"]] == ["a"]
+
+
+async def test_a_long_silence_is_blindness_and_never_a_fault(client: KubeClient, fleet: Fleet) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    fleet.offset = timedelta(minutes=-3)  # the agent goes three minutes ago
+    await agent.close()
+
+    async def gone() -> bool:
+        return fleet.service.metrics.agents_connected._value.get() == 0
+
+    await eventually(gone)
+    fleet.offset = timedelta(0)
+    status = await fleet.until("node-1", lambda status: status["verdict"] != "Healthy")
+    assert status["verdict"] == "Blind"
+    assert status["message"].startswith("no agent since ")
+    again = await fleet.agent(agent.token)
+    await again.connect()
+    await again.snapshot()
+    await fleet.until("node-1", lambda status: status["verdict"] == "Healthy")
