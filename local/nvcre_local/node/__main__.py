@@ -171,7 +171,7 @@ def _token(path: str) -> str:
 
 async def _serve(
     arguments: argparse.Namespace, client: KubeClient, nodes: Sequence[NodeSpec], root: Path, token: str
-) -> None:
+) -> int:
     """Everything this process does, until SIGTERM or SIGINT; any part that dies takes the rest with it."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -216,7 +216,9 @@ async def _serve(
         await processes.close()
         await log_server.close()
     if not stopping.is_set():
-        raise RuntimeError("the spawner process was killed, and every Pod of this node with it")
+        logger.error("the spawner process was killed, and every Pod of these nodes with it")
+        return 1
+    return 0
 
 
 async def _ready(arguments: argparse.Namespace, kubelet: Kubelet, pods: Informer[JsonObject], ports: Any) -> None:
@@ -241,8 +243,7 @@ async def _main(arguments: argparse.Namespace) -> int:
         print(f"python -m nvcre_local.node: {error}", file=sys.stderr)
         return 2
     async with client:
-        await _serve(arguments, client, nodes, root, token)
-    return 0
+        return await _serve(arguments, client, nodes, root, token)
 
 
 def main() -> None:

@@ -104,7 +104,7 @@ def place(pod: JsonObject, cluster: Cluster) -> str | Unschedulable:
 
 
 def in_order(pods: Iterable[JsonObject]) -> list[JsonObject]:
-    """Pending Pods in the order in which they are placed: oldest JobSet first, within one by completion index."""
+    """Pending Pods in the order in which they are placed: JobSet by JobSet, within one by completion index."""
 
     def key(pod: JsonObject) -> tuple[Any, ...]:
         metadata = pod["metadata"]
