@@ -172,16 +172,21 @@ class AgentRegistry:
 
     # What agents say
 
-    def heard(self, agent: ConnectedAgent, heartbeat: pb.Heartbeat, sent_at: datetime, observed: datetime) -> None:
-        """A heartbeat; `sent_at` and `observed` (observed_through) are on the agent's clock."""
+    def heard(
+        self, agent: ConnectedAgent, heartbeat: pb.Heartbeat, sent_at: datetime, observed: datetime | None
+    ) -> None:
+        """A heartbeat; `sent_at` and `observed` (observed_through) are on the agent's clock.
+
+        Without `observed` the agent has not read its sources yet, or is blind for one: it lives, and confirms nothing.
+        """
         now = self._clock()
         asked_at = agent.asked.pop(heartbeat.sync_id, None) if heartbeat.sync_id else None
         agent.samples = agent.samples.heard(sent_at=sent_at, received_at=now, asked_at=asked_at)
         agent.heard_at = now
         agent.foreign_processes = heartbeat.foreign_processes
-        clock = agent.clock
-        through = min(observed - clock.offset - clock.uncertainty, now)
-        agent.pending.append((heartbeat.last_seq, through))
+        if observed is not None:
+            clock = agent.clock
+            agent.pending.append((heartbeat.last_seq, min(observed - clock.offset - clock.uncertainty, now)))
         if asked_at is not None:
             self._flush(agent.node)
         self.stored(agent.node)

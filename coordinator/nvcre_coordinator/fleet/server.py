@@ -274,7 +274,9 @@ class FleetServicer(pb_grpc.FleetServicer):
 
     def _heartbeat(self, agent: ConnectedAgent, heartbeat: pb.Heartbeat) -> None:
         sent_at = wire.moment(heartbeat.sent_at, "heartbeat.sent_at")
-        observed = wire.moment(heartbeat.observed_through, "heartbeat.observed_through")
+        observed = None
+        if heartbeat.observed_through.seconds or heartbeat.observed_through.nanos:
+            observed = wire.moment(heartbeat.observed_through, "heartbeat.observed_through")
         wire.sequence(heartbeat.last_seq, "heartbeat.last_seq")
         self._metrics.heartbeats_received.inc()
         self._registry.heard(agent, heartbeat, sent_at, observed)

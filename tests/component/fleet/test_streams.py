@@ -10,7 +10,7 @@ from nvcre_kube.client import KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, PODS
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
-from .conftest import NAMESPACE, Fleet, add_node, agent_token, event, eventually, incident
+from .conftest import NAMESPACE, Fleet, add_node, agent_token, event, eventually, incident, stamp
 
 
 async def test_an_event_is_acked_only_when_it_stands_in_node_health(client: KubeClient, fleet: Fleet) -> None:
@@ -277,3 +277,24 @@ async def test_a_confirmation_needs_every_event_up_to_it_stored(client: KubeClie
 
     await eventually(confirmed)
     assert "node-1" in changed
+
+
+async def test_an_agent_that_has_not_read_its_sources_lives_and_confirms_nothing(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await add_node(client, "node-1")
+    service = await fleet.start()
+    agent = await fleet.agent(await agent_token(client, "node-1"))
+    await agent.connect()
+    sync = await agent.next("sync")
+    beat = pb.Heartbeat(sent_at=stamp(), sync_id=sync.sync.id)  # no observed_through
+    await agent.call.write(pb.AgentMessage(heartbeat=beat))
+
+    async def heard() -> bool:
+        return bool(service.metrics.heartbeats_received._value.get() == 1)
+
+    await eventually(heard)
+    assert service.confirmations.confirmed_through("node-1") is None
+    await agent.snapshot()
+    await fleet.until("node-1", lambda status: status.get("verdict") == "Healthy")
+    assert not agent.call.done()
