@@ -44,7 +44,7 @@ def first_crashes(pods: tuple[PodRecord, ...]) -> tuple[Crash, ...]:
     candidates = [
         (pod, ended, time)
         for pod, ended, time in timed
-        if time - earliest <= SIMULTANEOUS and not _follow_up(pod, ended, alone_first=ends.count(earliest) == 1)
+        if time - earliest <= SIMULTANEOUS and not _follow_up(pod, ended, alone_first=ends.count(time) == 1 and time == min(ends))
     ]
     ordered = sorted(_earliest_by_log(candidates), key=lambda item: (item[0].rank or 0, item[0].name))
     return tuple(Crash(pod, ended.code, time, _sentence(pod, ended)) for pod, ended, time in ordered)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from nvcre_coordinator.api import names
-from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find
+from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find, is_true
 from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStatus, WorkloadRef
 from nvcre_coordinator.api.meta import second
 from nvcre_coordinator.core import job_conclusion, job_deletion, limits, thresholds
@@ -127,6 +127,8 @@ def with_hardware(status: JobStatus, found: tuple[FailedNode, ...], stamp: Stamp
         key = (entry.name, entry.reason)
         entries[key] = _joined(entries[key], entry) if key in entries else entry
     ordered = tuple(entries[key] for key in sorted(entries))
+    if ordered == status.failed_nodes and is_true(status.conditions, ConditionType.HARDWARE_FAILED):
+        return status
     hardware = [entry.name for entry in ordered if entry.reason is FailedNodeReason.HARDWARE_FAILURE_DETECTED]
     message = f"Hardware failure detected on node(s): [{', '.join(hardware)}]"
     conditions = put(

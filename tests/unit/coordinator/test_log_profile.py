@@ -1,0 +1,67 @@
+"""Compiling LogProfiles: the mistakes a person can make, and patterns that are awkward for a bulk scan."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nvcre_coordinator.api.log_profile import EventPattern, LogProfile
+from nvcre_coordinator.api.meta import from_json
+from nvcre_coordinator.core.log_profile import LogProfileError, compile_bandwidth_profile, compile_pattern
+
+ROW = r"^(?P<size>\d+) (?P<algBW>\S+) (?P<busBW>\S+)$"
+
+
+def profile(layout: str = "2006-01-02", **patterns: Any) -> LogProfile:
+    return from_json(
+        {"metadata": {"name": "p"}, "spec": {"timestamp": {"layout": layout}, "patterns": patterns}}, LogProfile
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (profile(), "no spec.patterns.bandwidthResult"),
+        (profile(bandwidthResult={"regex": "(?P<size>"}), "spec.patterns.bandwidthResult.regex does not compile"),
+        (profile(bandwidthResult={"regex": r"(?P<size>\d+) (\S+)"}), "lacks the named group(s) algBW, busBW"),
+        (profile(bandwidthResult={"regex": ROW, "example": "nothing"}), "spec.patterns.bandwidthResult.example"),
+        (profile(bandwidthResult={"regex": ROW + "(?=x)"}), "does not compile as RE2"),
+        (profile("never", bandwidthResult={"regex": ROW}), "spec.timestamp.layout"),
+    ],
+)
+def test_a_mistake_names_its_field(spec: LogProfile, told: str) -> None:
+    with pytest.raises(LogProfileError) as error:
+        compile_bandwidth_profile(spec)
+    assert told in str(error.value)
+
+
+def test_defaults_of_the_worker_strategy() -> None:
+    assert compile_bandwidth_profile(profile(bandwidthResult={"regex": ROW})).replicated_job == "node"
+
+
+LINES = [b"1 a b", b"x 1 a b", b"1", b"2 c d", b"", b"\xff 3", b"end 4"]
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"^(?P<v>\d+)",
+        r"(?P<v>\d+)$",
+        r"(?P<v>[^x]+)",
+        r"\A(?P<v>\d+)",
+        r"(?P<v>\d)\s+\S",
+        r"(?s)(?P<v>\d.*)",
+        r"(?P<v>\d*)",
+    ],
+)
+@given(st.lists(st.sampled_from(LINES), max_size=8))
+def test_the_bulk_scan_finds_what_line_by_line_finds(regex: str, lines: list[bytes]) -> None:
+    pattern = compile_pattern(EventPattern(regex=regex), "p", ("v",))
+    text = b"".join(line + b"\n" for line in lines)
+    one_by_one = [match[pattern.captures[0]] for line in lines if (match := pattern.line.search(line)) is not None]
+    assert [found for (found,) in pattern.scan(text)][: len(one_by_one)] == one_by_one
+
+
+def test_a_hostile_pattern_is_linear() -> None:
+    pattern = compile_pattern(EventPattern(regex=r"(?P<v>(a*)*b)"), "p", ("v",))
+    assert list(pattern.scan(b"a" * 200_000 + b"\n")) == []

@@ -1,0 +1,104 @@
+"""What is remembered of a run's pods, whatever happens to them."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nvcre_coordinator.api.meta import from_json
+from nvcre_coordinator.api.workload import Pod
+from nvcre_coordinator.core.failure_lines import LogFinding, Origin
+from nvcre_coordinator.core.pods import (
+    MAX_RECORDED_BYTES,
+    PodRecord,
+    RunRecord,
+    decode,
+    encode,
+    observe,
+    remember,
+    with_log,
+)
+
+
+def pod(*statuses: dict[str, Any], phase: str = "Running", **labels: str) -> Pod:
+    return from_json(
+        {
+            "metadata": {
+                "name": "run-node-0-3-x", "uid": "u", "creationTimestamp": "2026-12-01T12:00:00Z",
+                "labels": {
+                    "jobset.sigs.k8s.io/replicatedjob-name": "node", "jobset.sigs.k8s.io/restart-attempt": "1",
+                    "batch.kubernetes.io/job-completion-index": "3",
+                },
+            },
+            "spec": {"nodeName": "n3"},
+            "status": {"phase": phase, "containerStatuses": list(statuses)},
+        },
+        Pod,
+    )  # fmt: skip
+
+
+def ended(name: str, code: int, reason: str = "Error", at: str = "2026-12-01T12:01:00Z") -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {"exitCode": code, "reason": reason, "finishedAt": at}}}
+
+
+def test_rank_node_role_and_attempt_are_read_from_the_jobset_labels() -> None:
+    seen = observe(pod())
+    assert (seen.rank, seen.node, seen.replicated_job, seen.restart_attempt) == (3, "n3", "node", 1)
+    assert not seen.failed
+
+
+def test_out_of_memory_tells_more_than_another_exit() -> None:
+    seen = observe(pod(ended("a", 1), ended("b", 137, "OOMKilled"), ended("c", 0, "Completed")))
+    assert seen.exit is not None
+    assert (seen.exit.container, seen.exit.reason) == ("b", "OOMKilled")
+
+
+def test_a_restarted_container_is_known_by_its_last_end() -> None:
+    status = {"name": "a", "state": {"running": {}}, "lastState": ended("a", 3)["state"]}
+    seen = observe(pod(status))
+    assert seen.exit is not None
+    assert seen.exit.code == 3
+
+
+def test_an_evicted_pod_has_failed_without_an_exit_code() -> None:
+    assert observe(pod(phase="Failed")).failed
+    assert not observe(pod(phase="Failed")).log_wanted
+
+
+def test_a_failed_exit_and_its_log_survive_later_observations() -> None:
+    failed = observe(pod(ended("a", 1), phase="Failed"))
+    run = remember(RunRecord(), [failed], {"n3": "boot-1", "elsewhere": "boot-9"})
+    run = with_log(run, "u", LogFinding(Origin.OWN, "boom"))
+    run = remember(run, [observe(pod())], {"n3": "boot-2"})
+    record = run.pods["u"]
+    assert record.failed
+    assert record.phase == "Failed"
+    assert record.log == LogFinding(Origin.OWN, "boom")
+    assert run.boot_ids == {"n3": "boot-1"}
+
+
+def test_what_is_written_is_read_back() -> None:
+    run = remember(RunRecord(), [observe(pod(ended("a", 1), phase="Failed"))], {"n3": "boot"})
+    run = with_log(run, "u", LogFinding(Origin.FOLLOW_UP, "remote process exited"))
+    assert decode(encode(run)) == run
+
+
+def test_thousands_of_pods_fit_into_a_config_map_and_failures_come_first() -> None:
+    pods = {f"uid-{i}": PodRecord(f"pod-{i}" * 20, f"uid-{i}", node=f"node-{i}" * 20) for i in range(5000)}
+    failed = observe(pod(ended("a", 1), phase="Failed"))
+    text = encode(RunRecord({**pods, "u": failed}))
+    assert len(text) <= MAX_RECORDED_BYTES
+    assert "u" in decode(text).pods
+
+
+@given(st.permutations(["pending", "running", "failed"]))
+def test_the_order_of_observations_makes_no_difference_to_the_failure(order: list[str]) -> None:
+    seen = {
+        "pending": observe(pod(phase="Pending")),
+        "running": observe(pod({"name": "a", "state": {"running": {}}})),
+        "failed": observe(pod(ended("a", 1), phase="Failed")),
+    }
+    run = RunRecord()
+    for name in order:
+        run = remember(run, [seen[name]], {})
+    assert run.pods["u"].failed
+    assert run.pods["u"].phase == "Failed"
