@@ -19,7 +19,9 @@ from rich.text import Text
 from nvcre_cli.durations import show_duration
 from nvcre_cli.outcome import condition, failure, terminal
 from nvcre_cli.render.text import VERDICT_COLOURS, show_size
-from nvcre_cli.report import Gathered, natural
+from nvcre_cli.report import Gathered, natural, warnings
+
+MAX_LIVE_WARNINGS = 3
 
 
 def job_line(seen: Gathered) -> str:
@@ -86,6 +88,8 @@ class LineProgress:
     def show(self, seen: Sequence[Gathered]) -> None:
         for one in seen:
             self._say(f"job {one.job['metadata']['name']}", job_line(one))
+            for warning in warnings(one):
+                self._say(f"{warning['about']} {warning['reason']}", warning["message"])
         for health in seen[0].node_healths if seen else ():
             self._say(health["metadata"]["name"], node_line(health))
 
@@ -121,6 +125,8 @@ class LiveProgress:
         for one in seen:
             name = one.job["metadata"]["name"]
             table.add_row(Text(f"job {name}", style="bold"), elapsed, Text(job_line(one)))
+            for warning in warnings(one)[:MAX_LIVE_WARNINGS]:
+                table.add_row("", Text(warning["reason"], style="yellow"), Text(warning["message"], style="yellow"))
         pods = {(p.get("spec") or {}).get("nodeName"): p for one in seen for p in one.pods}
         healths = sorted(seen[0].node_healths, key=lambda h: natural(h["metadata"]["name"])) if seen else []
         for health in healths:

@@ -14,6 +14,7 @@ from nvcre_kube.resources import JsonObject
 
 from nvcre_cli.outcome import Result, condition, failure, result, thresholds
 
+MAX_WARNINGS = 20
 WINDOW_BEFORE = timedelta(minutes=5)  # as attribution counts a fault towards a run (DESIGN 6.3)
 
 
@@ -26,6 +27,7 @@ class Gathered:
     pods: Sequence[JsonObject] = ()
     node_healths: Sequence[JsonObject] = ()
     ran_on: frozenset[str] = frozenset()
+    warnings: Sequence[JsonObject] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class JobReport:
     probes: list[JsonObject]
     nodes: list[JsonObject]
     incidents: list[JsonObject]
+    warnings: list[JsonObject]
     failure_log: JsonObject | None
 
     def as_json(self) -> JsonObject:
@@ -68,6 +71,7 @@ class JobReport:
             "probes": self.probes,
             "nodes": self.nodes,
             "incidents": self.incidents,
+            "warnings": self.warnings,
             "failureLog": self.failure_log,
         }
 
@@ -98,8 +102,26 @@ def build(gathered: Gathered, *, note: str = "", gave_up: bool = False) -> JobRe
         probes=_probes(job, healths),
         nodes=[_node(health) for health in healths],
         incidents=_incidents(job, healths),
+        warnings=warnings(gathered),
         failure_log=status.get("failureLog"),
     )
+
+
+def warnings(gathered: Gathered) -> list[JsonObject]:
+    """One entry a kind of trouble: many Pods may complain about the same; what a condition says is not said again."""
+    said = [str(c.get("message", "")) for c in (gathered.job.get("status") or {}).get("conditions") or ()]
+    found: dict[tuple[str, str], JsonObject] = {}
+    for event in gathered.warnings:
+        regarding = event.get("involvedObject") or {}
+        reason, message = str(event.get("reason", "")), str(event.get("message", ""))
+        if any(message in known for known in said):
+            continue
+        about = f"{regarding.get('kind', '')}/{regarding.get('name', '')}"
+        entry = found.setdefault(
+            (reason, message), {"reason": reason, "message": message, "about": about, "objects": 0}
+        )
+        entry["objects"] += 1
+    return list(found.values())[:MAX_WARNINGS]
 
 
 def _headline(job: JsonObject, outcome: Result, note: str) -> str:

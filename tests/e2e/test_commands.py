@@ -140,13 +140,17 @@ def gone(nvcre) -> None:
             os.close(descriptor)
 
 
-def test_a_run_that_takes_too_long_is_a_failure(nvcre):
-    ended = nvcre.run("local", "run", MANIFEST, "--scenario", "healthy", "--timeout", "2s", "-o", "json")
-    assert ended.code == 1
-    assert (ended.document["result"], ended.document["jobs"][0]["note"]) == (
-        "FAILED",
-        "not finished within 2s; Job deleted",
+def test_a_run_that_takes_too_long_is_a_failure_and_says_what_it_lacked(nvcre, tmp_path):
+    manifest = tmp_path / "missing-runtime.yaml"
+    manifest.write_text(MANIFEST.read_text().replace("nccl-all-reduce-runtime", "no-such-runtime"))
+    ended = nvcre.run(
+        "local", "run", manifest, "--scenario", "healthy", "--nodes", "1", "--timeout", "2s", "-o", "json"
     )
+    assert ended.code == 1
+    assert ended.document["result"] == "FAILED"
+    job = ended.document["jobs"][0]
+    assert job["note"] == "not finished within 2s; Job deleted"
+    assert "TrainingRuntime 'no-such-runtime' does not exist in namespace 'default'" in job["warnings"][0]["message"]
     assert nvcre.leftovers() == []
 
 

@@ -51,6 +51,7 @@ def print_report(console: Console, report: JobReport) -> None:
         _probes(report),
         _bandwidth(report),
         _incidents(report),
+        _warnings(report),
         _nodes(report),
         _conditions(report),
     ]
@@ -159,6 +160,16 @@ def _incidents(report: JobReport) -> Table | None:
             ", ".join(incident.get("sources") or ()),
         )
         table.add_row(*_plain(cells))
+    return table
+
+
+def _warnings(report: JobReport) -> Table | None:
+    if not report.warnings:
+        return None
+    table = _table("Warnings (events)", "reason", "object", "message")
+    for warning in report.warnings:
+        more = f" and {warning['objects'] - 1} more" if warning["objects"] > 1 else ""
+        table.add_row(*_plain((warning["reason"], warning["about"] + more, warning["message"])))
     return table
 
 

@@ -109,6 +109,19 @@ def test_json_is_one_document_with_the_apis_own_words(report):
     assert job["bandwidth"] == MEASUREMENT["status"]["results"]
 
 
+def test_the_same_warning_of_many_pods_is_shown_once():
+    events = [
+        {"reason": "FailedScheduling", "message": "no GPU left", "involvedObject": {"kind": "Pod", "name": f"p-{n}"}}
+        for n in range(4)
+    ]
+    events.append({"reason": "WorkloadFailed", "message": "container exited with 3"})  # a condition says it already
+    report = build(Gathered(JOB, warnings=events))
+    assert report.warnings == [
+        {"reason": "FailedScheduling", "message": "no GPU left", "about": "Pod/p-0", "objects": 4}
+    ]
+    assert "Pod/p-0 and 3 more" in printed(report)
+
+
 def test_giving_up_is_never_a_pass():
     running = {"metadata": {"name": "j"}, "spec": {}, "status": {}}
     report = build(Gathered(running), note="not finished within 1h00m; Job deleted", gave_up=True)
