@@ -1,0 +1,151 @@
+"""How fast logs are read for their measurements, beside Go's regexp over the same lines in the same run."""
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from itertools import cycle, islice
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from nvcre_coordinator.api.log_profile import EventPattern, LogProfile
+from nvcre_coordinator.core.bandwidth import BandwidthTable
+from nvcre_coordinator.core.log_profile import (
+    LineFeed,
+    bandwidth_rows,
+    compile_bandwidth_profile,
+    compile_pattern,
+)
+from support.figures import report
+
+ROOT = Path(__file__).parents[2]
+PROFILES = ROOT / "daemonset/log-profiles"
+GO_SOURCE = Path(__file__).parent / "go_regexp/main.go"
+SIZE = 32 << 20
+CHUNK = 64 * 1024  # what a log stream gives at once
+RUNS = 3
+MATCHING_PROFILES = {"nccl": ("nccl-bandwidth", "bandwidth_result"), "megatron": ("megatron-training", "training_step")}
+OTHERS = {
+    "nccl": [
+        "node-1:4297:4421 [0] NCCL INFO Channel 03/0 : 1[1] -> 2[2] via P2P/CUMEM/read",
+        "node-1:4297:4421 [0] NCCL INFO threadThresholds 8/8/64 | 128/8/64 | 512 | 512",
+        "#  Rank  3 Group  0 Pid   4297 on node-h100-a device  3 [0000:4f:00] NVIDIA H100 80GB HBM3",
+        "node-1:4297:4425 [3] NCCL INFO Connected NVLS tree, 24 channels, 0 nvls channels per rank",
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)",
+    ],
+    "megatron": [
+        "[2026-02-05 16:03:40] (min, max) time across ranks (ms): forward-backward .....: (13010.11, 13012.54)",
+        "WARNING:megatron.core.utils: NVTX range mismatch; profiling of this step is off, rank 7",
+        "> building train, validation, and test datasets for GPT ... done after 12.81 s on rank 0",
+        "node-1:4297:4421 [0] NCCL INFO comm 0x55d0c8 rank 0 nranks 64 cudaDev 0 busId 1b000 - Init COMPLETE",
+        "INFO:megatron.core.optimizer: Setting up optimizer with config OptimizerConfig(optimizer='adam', lr=0.00015)",
+    ],
+}
+TARGETS = {"1 in 20": ">= 200 MB/s", "all": ">= 50 MB/s and no slower than Go's regexp"}
+
+
+def log_of(kind: str, density: str) -> bytes:
+    lines = [matching_line(kind)] if density == "all" else [*islice(cycle(OTHERS[kind]), 19), matching_line(kind)]
+    block = ("\n".join(lines) + "\n").encode()
+    return block * (SIZE // len(block))
+
+
+def profile(name: str) -> LogProfile:
+    return msgspec.convert(yaml.safe_load((PROFILES / f"{name}.yaml").read_text()), LogProfile)
+
+
+def matching_line(kind: str) -> str:
+    """The profile's own example."""
+    name, pattern = MATCHING_PROFILES[kind]
+    return str(getattr(profile(name).spec.patterns, pattern).example)
+
+
+def training_step() -> EventPattern:
+    pattern = profile("megatron-training").spec.patterns.training_step
+    assert pattern is not None
+    return pattern
+
+
+def nccl_reader() -> tuple[Callable[[bytes], int], list[str]]:
+    """What a BandwidthMeasurement does with each block, and the patterns it looks for."""
+    of_profile = profile("nccl-bandwidth")
+    compiled = compile_bandwidth_profile(of_profile)
+    table = BandwidthTable()
+
+    def read(block: bytes) -> int:
+        rows = bandwidth_rows(compiled.bandwidth, block)
+        table.add(rows)
+        assert compiled.transport is not None
+        return len(rows) + sum(1 for _ in compiled.transport.scan(block))
+
+    patterns = of_profile.spec.patterns
+    return read, [pattern.regex for pattern in (patterns.bandwidth_result, patterns.network_transport) if pattern]
+
+
+def megatron_reader() -> tuple[Callable[[bytes], int], list[str]]:
+    pattern = training_step()
+    names = ("timestamp", "iteration", "elapsedTime", "tflops", "loss")
+    compiled = compile_pattern(pattern, "spec.patterns.trainingStep", names)
+    return lambda block: sum(1 for _ in compiled.scan(block)), [pattern.regex]
+
+
+@pytest.fixture(scope="module")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    go = shutil.which("go")
+    if go is None:
+        return None
+    program = tmp_path_factory.mktemp("go") / "go_regexp"
+    subprocess.run([go, "build", "-o", str(program), str(GO_SOURCE)], check=True, cwd=program.parent)
+    return program
+
+
+@pytest.mark.bench
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("density", ["1 in 20", "all"])
+@pytest.mark.parametrize("kind", ["nccl", "megatron"])
+def test_log_parsing(kind: str, density: str, tmp_path: Path, go_program: Path | None) -> None:
+    text = log_of(kind, density)
+    read, patterns = nccl_reader() if kind == "nccl" else megatron_reader()
+    ours, hits = best(read, text)
+    go = "Go is not installed"
+    if go_program is not None:
+        log, file = tmp_path / "log", tmp_path / "patterns"
+        log.write_bytes(text)
+        file.write_text("\n".join(patterns))
+        answer = subprocess.run(
+            [go_program, str(log), str(file), str(RUNS)], check=True, capture_output=True, text=True
+        )
+        seconds, go_hits = answer.stdout.split()
+        assert int(go_hits) == hits
+        go = f"Go's regexp line by line {len(text) / 1e6 / float(seconds):.0f} MB/s"
+    report(
+        f"log parsing, {kind}, {density} lines matching",
+        f"{len(text) / 1e6 / ours:.0f} MB/s ({hits / ours:,.0f} hits/s); {go}",
+        target=TARGETS[density],
+        on=f"{len(text) / 1e6:.0f} MB in chunks of {CHUNK // 1024} KiB, {hits:,} hits, CPU time of one thread, best of {RUNS}",
+    )
+
+
+def best(read: Callable[[bytes], int], text: bytes) -> tuple[float, int]:
+    """CPU seconds of the fastest run (others may use the machine), and the hits."""
+    fastest, hits = float("inf"), 0
+    chunks = [text[at : at + CHUNK] for at in range(0, len(text), CHUNK)]
+    for _ in range(RUNS):
+        feed, hits, start = LineFeed(), 0, time.process_time()
+        for chunk in chunks:
+            hits += read(feed.feed(chunk))
+        hits += read(feed.finish())
+        fastest = min(fastest, time.process_time() - start)
+    return fastest, hits
+
+
+def test_each_log_has_the_hits_it_claims() -> None:
+    """The benchmark's own check, outside of the clock."""
+    for kind, reader in (("nccl", nccl_reader), ("megatron", megatron_reader)):
+        read, patterns = reader()
+        assert read((matching_line(kind) + "\n").encode()) == 1
+        assert read(("\n".join(OTHERS[kind]) + "\n").encode()) == 0
+        assert not any(re.search(pattern, line) for pattern in patterns for line in OTHERS[kind])
