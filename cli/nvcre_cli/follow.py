@@ -61,7 +61,7 @@ def refusal(document: Document, error: ApiError) -> str:
 
 
 @dataclass(slots=True)
-class _Watched:
+class Watched:
     """How long a Job has been in the states that have a patience of their own."""
 
     document: Document
@@ -97,7 +97,7 @@ async def follow(
 ) -> list[JobReport]:
     """One report a Job, in the manifest's order."""
     began = time.monotonic()
-    watched = [_Watched(document) for document in jobs]
+    watched = [Watched(document) for document in jobs]
     while True:
         for one in watched:
             if one.report is None:
@@ -109,7 +109,7 @@ async def follow(
         await asyncio.sleep(LOOK_EVERY_S)
 
 
-async def _step(client: KubeClient, one: _Watched, began: float, timeout_s: float) -> None:
+async def _step(client: KubeClient, one: Watched, began: float, timeout_s: float) -> None:
     namespace = one.document.namespace or "default"
     try:
         one.look(await gather(client, namespace, one.document.name), time.monotonic())

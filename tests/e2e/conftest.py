@@ -54,19 +54,24 @@ class Nvcre:
         stdout, stderr = process.communicate(timeout=PATIENCE_S)
         return Ended(process.returncode, stdout, stderr)
 
-    def leftovers(self) -> list[str]:
-        """Processes that name our temporary directory anywhere, and files in it."""
-        found = [str(path) for path in self.temporary.iterdir()]
+    def processes(self, program: str = "") -> list[int]:
+        """Those that name our temporary directory; `program` is part of their arguments."""
+        found = []
         mark = str(self.temporary).encode()
         for process in Path("/proc").iterdir():
-            if process.name.isdecimal() and int(process.name) != os.getpid():
-                try:
-                    words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-                except OSError:
-                    continue
-                if mark in words:
-                    found.append(words.replace(b"\0", b" ").decode(errors="replace")[:200])
+            if not process.name.isdecimal() or int(process.name) == os.getpid():
+                continue
+            try:
+                arguments = (process / "cmdline").read_bytes()
+                if mark in arguments + (process / "environ").read_bytes() and program.encode() in arguments:
+                    found.append(int(process.name))
+            except OSError:
+                continue  # it ended while we looked
         return found
+
+    def leftovers(self) -> list[str]:
+        """Processes, and files in the temporary directory."""
+        return [str(path) for path in self.temporary.iterdir()] + [f"process {number}" for number in self.processes()]
 
     def kill(self) -> None:
         for process in self._started:

@@ -97,7 +97,7 @@ MOMENTS = ["API server", "coordinator and kubelets", "agents connected", "applie
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_at_any_moment_leaves_nothing(nvcre, moment):
-    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy")
+    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy", "--nodes", "2")
     until(process.stderr, lambda line: moment in line)
     process.send_signal(signal.SIGINT)
     ended = nvcre.end(process)
@@ -107,7 +107,7 @@ def test_ctrl_c_at_any_moment_leaves_nothing(nvcre, moment):
 
 
 def test_a_second_ctrl_c_does_not_wait(nvcre):
-    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy")
+    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy", "--nodes", "2")
     until(process.stderr, lambda line: "applied" in line)
     process.send_signal(signal.SIGINT)
     until(process.stderr, lambda line: "again to do it at once" in line)
@@ -117,7 +117,7 @@ def test_a_second_ctrl_c_does_not_wait(nvcre):
 
 
 def test_kill_9_leaves_no_process(nvcre):
-    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy")
+    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy", "--nodes", "2")
     until(process.stderr, lambda line: "WorkloadRunning" in line)
     process.kill()
     process.wait()
@@ -126,18 +126,27 @@ def test_kill_9_leaves_no_process(nvcre):
     gone(nvcre)
 
 
+def test_a_process_of_the_cluster_that_dies_ends_the_run_with_its_last_words(nvcre):
+    process = nvcre.start("local", "run", MANIFEST, "--scenario", "healthy", "--nodes", "1")
+    until(process.stderr, lambda line: "applied" in line)
+    (kubelets,) = nvcre.processes("nvcre_local.node")
+    os.kill(kubelets, signal.SIGKILL)
+    ended = nvcre.end(process)
+    assert ended.code == 1
+    assert "nvcre: node ended by itself (signal 9); its log" in ended.stderr
+    assert "node registered" in ended.stderr
+    gone(nvcre)
+
+
 def gone(nvcre) -> None:
     """Killed processes take a moment to vanish: wait for each through its descriptor."""
-    mark = str(nvcre.temporary).encode()
-    for process in [p for p in Path("/proc").iterdir() if p.name.isdecimal() and int(p.name) != os.getpid()]:
+    for number in nvcre.processes():
         try:
-            ours = mark in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
-            descriptor = os.pidfd_open(int(process.name)) if ours else -1
-        except OSError:
+            descriptor = os.pidfd_open(number)
+        except ProcessLookupError:
             continue
-        if descriptor >= 0:
-            assert select.select([descriptor], [], [], 20)[0], f"still runs: {process}"
-            os.close(descriptor)
+        assert select.select([descriptor], [], [], 20)[0], f"still runs: {number}"
+        os.close(descriptor)
 
 
 def test_a_run_that_takes_too_long_is_a_failure_and_says_what_it_lacked(nvcre, tmp_path):
@@ -155,7 +164,7 @@ def test_a_run_that_takes_too_long_is_a_failure_and_says_what_it_lacked(nvcre, t
 
 
 def test_keep_leaves_the_logs(nvcre):
-    ended = nvcre.run("local", "run", MANIFEST, "--scenario", "healthy", "--timeout", "1s", "--keep")
+    ended = nvcre.run("local", "run", MANIFEST, "--scenario", "healthy", "--nodes", "1", "--timeout", "1s", "--keep")
     (kept,) = nvcre.temporary.iterdir()
     assert f"kept: {kept}" in ended.stderr
     assert {"apiserver.log", "coordinator.log", "node.log", "supervisor.log"} <= {
