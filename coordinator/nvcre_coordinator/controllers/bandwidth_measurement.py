@@ -123,7 +123,7 @@ class BandwidthMeasurementController:
         key = item.key
         pod = self._pod(job, profile.replicated_job)
         follower = self._followers.get(key)
-        if follower is not None and (pod is None or follower.uid != pod.record.uid):
+        if follower is not None and pod is not None and follower.uid != pod.record.uid:
             await self._unfollow(key)
             follower = None
         startable = pod is not None and pod.record.phase in ("Running", "Succeeded", "Failed")

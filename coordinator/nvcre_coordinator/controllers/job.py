@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 CONFLICT_ATTEMPTS = 5
 STILL_INTERESTING = timedelta(minutes=10)
 """How long after its end a Job is told of late evidence on its nodes."""
+MOST_TOLD = 10_000
 
 
 class JobController:
@@ -76,6 +77,7 @@ class JobController:
             detectors=(AgentDetector(), CelDetector()),
             confirmations=confirmations,
             probes=probes,
+            on_look=self._count_look,
         )
         self._actions = JobActions(client, adapter, events, metrics, clock)
         self._written: dict[Key, tuple[str, Cached[Job]]] = {}  # what we wrote, over which cached version
@@ -98,7 +100,8 @@ class JobController:
         self._leading_since = self._clock()
         try:
             for pod in self._caches.pods.all():
-                self._memory.note(pod)
+                if self._caches.job_of_run(pod.run_key) is not None:
+                    self._memory.note(pod)
             for job in self._caches.jobs.all():
                 self._queue.add(job.key)
             await run_workers(
@@ -225,6 +228,11 @@ class JobController:
         for node in new - old:
             self._metrics.hardware_failures_detected.labels(*labels, node).inc()
 
+    def _count_look(self, job: Job, nodes: int, seconds: float) -> None:
+        labels = _labels(job)
+        self._metrics.nodes_evaluated.labels(*labels).inc(nodes)
+        self._metrics.node_health_check_duration.labels(*labels).observe(seconds)
+
     def _count_result(self, key: Key, result: str, seconds: float) -> None:
         job = self._caches.jobs.get(key[1], key[0])
         if job is None or job.view is None:
@@ -232,7 +240,6 @@ class JobController:
         labels = _labels(job.view)
         self._metrics.reconciles.labels(*labels, result).inc()
         self._metrics.reconcile_duration.labels(*labels).observe(seconds)
-        self._metrics.nodes_evaluated.labels(*labels).inc(len(self._nodes_of.get(key, ())))
 
     # Who must look again
 
@@ -344,6 +351,8 @@ class JobController:
         self._written.pop(key, None)
         self._memory.forget((key[0], self._actions.workload_name(key[1])))
         self._metrics.drop_job(*key)
+        if len(self._told) > MOST_TOLD:
+            self._told.clear()  # an Event too many is better than memory that only grows
 
 
 def _labels(job: Job) -> tuple[str, str, str]:

@@ -6,7 +6,8 @@ An absence is never taken from a cache: a workload that is missing there is aske
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -43,7 +44,9 @@ class JobObserver:
         detectors: Sequence[NodeFailureDetector],
         confirmations: Confirmations,
         probes: ProbeOrders,
+        on_look: Callable[[Job, int, float], None],
     ) -> None:
+        """`on_look` hears of every look of the detectors: how many nodes, how many seconds."""
         self._client = client
         self._caches = caches
         self._memory = memory
@@ -51,6 +54,7 @@ class JobObserver:
         self._detectors = detectors
         self._confirmations = confirmations
         self._probes = probes
+        self._on_look = on_look
 
     async def observe(self, job: Job, now: datetime, observing_since: datetime) -> tuple[Observed, list[Blindness]]:
         run = self.run_key(job)
@@ -99,11 +103,13 @@ class JobObserver:
         views = [NodeView(node, self._caches.nodes.get(node), healths.get(node)) for node in group]
         found: dict[tuple[str, str], FailedNode] = {}
         blind: list[Blindness] = []
+        started = time.perf_counter()
         for detector in self._detectors:
             entries, unknown = detector.detect(job, views, window, now)
             blind += unknown
             for entry in entries:
                 found.setdefault((entry.name, entry.reason), entry)
+        self._on_look(job, len(group), time.perf_counter() - started)
         return tuple(found[key] for key in sorted(found)), blind
 
     def _expression_error(self, job: Job) -> str | None:

@@ -41,10 +41,11 @@ def first_crashes(pods: tuple[PodRecord, ...]) -> tuple[Crash, ...]:
         return ()
     earliest = min(time for _, _, time in timed)
     ends = [pod.exit.finished_at for pod in failed if pod.exit is not None and pod.exit.finished_at is not None]
+    alone_first = min(ends) if ends.count(min(ends)) == 1 else None
     candidates = [
         (pod, ended, time)
         for pod, ended, time in timed
-        if time - earliest <= SIMULTANEOUS and not _follow_up(pod, ended, alone_first=ends.count(time) == 1 and time == min(ends))
+        if time - earliest <= SIMULTANEOUS and not _follow_up(pod, ended, alone_first=time == alone_first)
     ]
     ordered = sorted(_earliest_by_log(candidates), key=lambda item: (item[0].rank or 0, item[0].name))
     return tuple(Crash(pod, ended.code, time, _sentence(pod, ended)) for pod, ended, time in ordered)

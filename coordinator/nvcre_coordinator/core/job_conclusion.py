@@ -27,6 +27,7 @@ SETTLE = timedelta(seconds=2)  # exits of one collective have one-second resolut
 POLL = timedelta(seconds=15)
 CONFIRMATION_POLL = timedelta(seconds=1)
 DEFAULT_MEASUREMENT_TIMEOUT = timedelta(minutes=5)
+PROBING = "Waiting for the probes of the run's nodes"
 
 
 def ended_at(status: JobStatus) -> datetime | None:
@@ -210,7 +211,7 @@ def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition,
     progress = seen.probes
     finished = progress is not None and progress.done
     if not finished and waited < PROBE_LIMIT:
-        return _pending(status, "Waiting for the probes of the run's nodes", min(POLL, PROBE_LIMIT - waited), (), stamp)
+        return _pending(status, PROBING, min(POLL, PROBE_LIMIT - waited), (), stamp)
     attribution = attribute_slowness(
         seen.group,
         progress.results if progress is not None else {},
@@ -225,7 +226,7 @@ def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition,
 def _pending(status: JobStatus, message: str, wait: timedelta, unconfirmed: tuple[str, ...], stamp: Stamp) -> Decision:
     known = find(status.conditions, ConditionType.ATTRIBUTED)
     conditions = status.conditions
-    if known is None:  # one write is enough: what exactly is waited for changes quickly
+    if known is None or (message == PROBING and known.message != PROBING):  # the others change too quickly to be told
         conditions = put(
             conditions,
             ConditionType.ATTRIBUTED,

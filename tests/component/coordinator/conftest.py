@@ -323,6 +323,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             finally:
                 if cluster.coordinator is not None:
                     await cluster.stop()
+                    assert "traceback=" not in cluster.log(), cluster.log()
     finally:
         with contextlib.suppress(ProcessLookupError):
             server.terminate()
@@ -345,3 +346,32 @@ def fetch() -> Callable[[str], Awaitable[tuple[int, str]]]:
             return response.status, await response.text()
 
     return get
+
+
+@pytest.fixture
+def until_true() -> Callable[..., Awaitable[Any]]:
+    return eventually
+
+
+@pytest.fixture
+async def start_replica(cluster: Cluster) -> AsyncIterator[Callable[[str], Awaitable[Callable[[], Awaitable[int]]]]]:
+    """`await start_replica(name)` starts one that competes for the Lease and gives what stops it."""
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start(name: str) -> Callable[[], Awaitable[int]]:
+        await cluster.start("--leader-elect")
+        process = cluster.coordinator
+        assert process is not None
+        started.append(process)
+
+        async def stop() -> int:
+            process.terminate()
+            return await process.wait()
+
+        return stop
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

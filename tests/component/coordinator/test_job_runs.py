@@ -251,3 +251,14 @@ async def test_the_process_answers_on_its_endpoints_and_ends_cleanly(cluster: An
     assert 'nvcre_job_status{job="seen",namespace="default",status="in_progress",workflow=""} 1.0' in metrics
     assert 'nvcre_workload_created_total{job="seen",namespace="default",workflow=""} 1.0' in metrics
     assert await cluster.stop() == 0
+
+
+async def test_a_second_replica_takes_over(cluster: Any, start_replica: Any) -> None:
+    first = await start_replica("a")
+    second = await start_replica("b")
+    await cluster.create_job("before")
+    await cluster.until("before", "InProgress", "True", "WorkloadRunning")
+    assert await first() == 0
+    await cluster.create_job("after")
+    await cluster.until("after", "InProgress", "True", "WorkloadRunning")
+    assert await second() == 0

@@ -1,0 +1,119 @@
+"""Bandwidth measurements through the real process: real logs, logs that come late, pods that vanish, a slow run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvcre_kube.resources import PODS
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+MEASURED = {"bandwidthMeasurement": {"logProfileRef": "nccl-bandwidth", "sampleInterval": "1s"}}
+
+
+async def launched(cluster: Any, name: str, spec: dict[str, Any]) -> str:
+    await cluster.start()
+    await cluster.add_node("node-0")
+    await cluster.create_job(name, spec)
+    await cluster.until(name, "InProgress", "True", "WorkloadRunning")
+    pod: str = await cluster.add_pod(name, "launcher", "node-0")
+    return pod
+
+
+async def complete(cluster: Any, name: str, eventually: Any) -> dict[str, Any]:
+    async def done() -> dict[str, Any] | None:
+        measurement: dict[str, Any] = await cluster.measurement(name)
+        conditions = measurement.get("status", {}).get("conditions", [])
+        return measurement if any(c["type"] == "Complete" for c in conditions) else None
+
+    found: dict[str, Any] = await eventually(done)
+    return found
+
+
+def reason(measurement: dict[str, Any]) -> str:
+    return next(c["reason"] for c in measurement["status"]["conditions"] if c["type"] == "Complete")
+
+
+@pytest.mark.parametrize(
+    ("case", "exit_code", "ends_as"),
+    [
+        ("ns03-allgather-b200-two-nodes-2.19", 0, "JobSucceeded"),
+        ("ns07-wrong-elements", 1, "JobFailed"),
+        ("ns08-nccl-failure-no-rows", 3, "JobFailed"),
+        ("ns09-truncated-after-four-rows", 0, "JobSucceeded"),
+    ],
+)
+async def test_a_real_log_gives_its_rows(
+    cluster: Any, until_true: Any, case: str, exit_code: int, ends_as: str
+) -> None:
+    launcher = await launched(cluster, "real", MEASURED)
+    cluster.kubelet.logs[launcher] = (CORPUS / f"{case}.log").read_bytes()
+    await cluster.end_pod(launcher, exit_code)
+    await cluster.finish_workload("real", "Failed" if exit_code else "Complete", "over")
+    measurement = await complete(cluster, "real", until_true)
+    assert reason(measurement) == ends_as
+    expected = json.loads((CORPUS / f"{case}.expected.json").read_text())
+    rows = [row for test in expected["tests"] for row in test["rows"]]
+    assert [(r["sizeBytes"], float(r["busBW"])) for r in measurement["status"].get("results", [])] == [
+        (row["size_bytes"], row["out_of_place"]["busbw"]) for row in rows
+    ]
+
+
+async def test_results_are_there_while_the_job_runs_and_outlive_an_early_pod(cluster: Any, until_true: Any) -> None:
+    launcher = await launched(cluster, "live", MEASURED)
+    text = (CORPUS / "ns01-allreduce-h100-clean.log").read_bytes()
+    cluster.kubelet.logs[launcher] = text[: text.index(b"4194304")]
+
+    async def two_rows() -> bool:
+        status = (await cluster.measurement("live")).get("status", {})
+        return len(status.get("results", [])) == 2
+
+    await until_true(two_rows)
+    cluster.kubelet.logs[launcher] = text
+    await cluster.end_pod(launcher, 0)
+
+    async def all_rows() -> bool:
+        return len((await cluster.measurement("live"))["status"]["results"]) > 5
+
+    await until_true(all_rows)
+    await cluster.client.delete(PODS, launcher, "default", grace_period_s=0)
+    await cluster.finish_workload("live", "Complete", "done")
+    measurement = await complete(cluster, "live", until_true)
+    assert reason(measurement) == "JobSucceeded"
+    assert all(row["samples"] == 1 for row in measurement["status"]["results"])
+
+
+async def test_a_missing_profile_is_told_and_the_threshold_fails_closed(cluster: Any, until_true: Any) -> None:
+    spec = {
+        "bandwidthMeasurement": {"logProfileRef": "nowhere"},
+        "thresholds": {"busBandwidthGBps": "value > 1"},
+        "measurementTimeout": "3s",
+    }
+    launcher = await launched(cluster, "blind", spec)
+
+    async def told() -> bool:
+        return ("Warning", "LogProfileNotFound") in await cluster.events("blind-bandwidth")
+
+    await until_true(told)
+    await cluster.end_pod(launcher, 0)
+    await cluster.finish_workload("blind", "Complete", "done")
+    violated = await cluster.until("blind", "ValidationFailed", "True", "MeasurementTimeout")
+    assert "[busBandwidthGBps]" in violated["message"]
+    await cluster.until("blind", "Attributed", "True", "NothingToAttribute")
+
+
+async def test_a_slow_run_asks_for_probes_before_anybody_is_named(cluster: Any, until_true: Any) -> None:
+    launcher = await launched(cluster, "slow", MEASURED | {"thresholds": {"busBandwidthGBps": "value >= 900"}})
+    cluster.kubelet.logs[launcher] = (CORPUS / "ns01-allreduce-h100-clean.log").read_bytes()
+    await cluster.end_pod(launcher, 0)
+    await cluster.finish_workload("slow", "Complete", "done")
+    violated = await cluster.until("slow", "ValidationFailed", "True", "ThresholdViolated")
+    assert violated["message"].startswith('Threshold "busBandwidthGBps" violated: measured 481.9300')
+
+    async def probing() -> bool:
+        return "probes" in (await cluster.condition("slow", "Attributed")).get("message", "")
+
+    await until_true(probing)
+    assert "failedNodes" not in (await cluster.job("slow"))["status"]
