@@ -8,7 +8,6 @@ there is one, is played from here (scenario_engine).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import shutil
 import socket
@@ -138,9 +137,9 @@ class LocalCluster:
                     self._tasks.discard(done)
                     done.result()
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(task, return_exceptions=True)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])  # never raises what the task raised: our own end is the one that counts
 
     def abandon(self) -> None:
         """The second Ctrl-C: everything dies now, without goodbye."""

@@ -6,13 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
 import yaml
 from nvcre_local import cluster_objects as objects
-from nvcre_local.cluster import ClusterBroken, ClusterPlan, check_free, to_the_end
+from nvcre_local.cluster import ClusterBroken, ClusterPlan, LocalCluster, check_free, to_the_end
 from nvcre_local.cluster_hardware import Hardware
 from nvcre_local.processes import ChildDied, Children, NotReady, tail
 from nvcre_local.scenario_file import parse_scenario
@@ -202,3 +203,26 @@ def test_the_tail_of_a_log_is_short_however_long_the_log(tmp_path):
     log.write_bytes(b"x" * 5_000_000 + b"\n" + b"".join(b"line %d\n" % n for n in range(100)) + b"\xff\n")
     assert tail(log, 2) == "line 99\n\ufffd"
     assert tail(tmp_path / "none") == ""
+
+
+async def test_a_ctrl_c_in_the_very_moment_the_work_ends_is_not_lost(tmp_path, monkeypatch):
+    """The cancellation may arrive in any turn of the loop; swallowed, the run would go on."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for turns in range(8):
+        cluster = LocalCluster(ClusterPlan(SCENARIO), lambda _: None)
+        cluster._children = Children(tmp_path)
+
+        async def work() -> None:
+            await asyncio.sleep(0)
+
+        async def supervised(cluster=cluster, work=work) -> str:
+            await cluster.supervise(work())
+            await asyncio.Event().wait()
+            return "went on"
+
+        task = asyncio.create_task(supervised())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
