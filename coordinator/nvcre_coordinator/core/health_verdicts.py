@@ -40,9 +40,10 @@ def failed_node(node: str, incidents: tuple[Incident, ...]) -> FailedNode:
     """The entry of a node with at least one blamed incident: the worst gives component and message."""
     worst = incidents[0]
     text = f"{title(worst)} on {describe(worst.component)}"
-    for part in (worst.message, worst.remedy):
-        if part:
-            text = f"{text.rstrip('.')}: {part}" if part is worst.message else f"{text.rstrip('.')}. {part}"
+    if worst.message:
+        text = f"{text}: {worst.message}"
+    if worst.remedy:
+        text = f"{text.rstrip('.')}. {worst.remedy[:1].upper()}{worst.remedy[1:]}"
     return clip_entry(
         FailedNode(
             name=node,
