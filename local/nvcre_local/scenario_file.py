@@ -1,6 +1,6 @@
 """Reads a scenario from YAML, strictly: unknown keys, wrong types and nodes or GPUs that do not exist are errors.
 
-The schema is this module; examples/scenarios/README.md explains it to people. Raises ScenarioError with file, key and remedy.
+The schema is this module; examples/scenarios/README.md explains it. Raises ScenarioError with file, key and remedy.
 """
 
 from __future__ import annotations
