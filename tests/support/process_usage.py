@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-MIB = 1024 * 1024
-
 
 def tree(pid: int) -> list[int]:
     """The process and all below it that live now."""
@@ -32,6 +30,11 @@ def _cpu_clock(pid: int) -> int:
 def pss_mib(pids: Iterable[int]) -> float:
     """Pages shared between processes count in parts."""
     return sum(_kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:") for pid in pids) / 1024
+
+
+def anonymous_mib(pids: Iterable[int]) -> float:
+    """What the processes have allocated: unlike PSS it does not change when somebody else maps the same files."""
+    return sum(_kib(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:") for pid in pids) / 1024
 
 
 def rss_mib(pid: int) -> float:
