@@ -40,7 +40,7 @@ def is_waiting(pod: JsonObject) -> bool:
 def unschedulable_patch(pod: JsonObject, message: str, now: datetime) -> JsonObject | None:
     """The status patch that says so; None when the Pod says it already."""
     conditions = (pod.get("status") or {}).get("conditions") or []
-    old = next((condition for condition in conditions if condition["type"] == "PodScheduled"), {})
+    old: JsonObject = next((condition for condition in conditions if condition["type"] == "PodScheduled"), {})
     if old.get("status") == "False" and old.get("message") == message:
         return None
     condition = {

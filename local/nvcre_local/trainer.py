@@ -47,7 +47,7 @@ def jobset_of(pod: JsonObject) -> Iterable[str]:
 
 
 def is_ours(trainjob: JsonObject) -> bool:
-    return trainjob["spec"].get("managedBy", CONTROLLER) == CONTROLLER
+    return str(trainjob["spec"].get("managedBy", CONTROLLER)) == CONTROLLER
 
 
 class Trainer:
