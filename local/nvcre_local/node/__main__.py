@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from nvcre_local.node.log_server import LogServer
 from nvcre_local.node.node_objects import Host, NodeSpec, parse_node
 from nvcre_local.node.pods import NodeServices
 from nvcre_local.node.processes import Processes
-from nvcre_local.node.volumes import ConfigMaps
+from nvcre_local.node.volumes import MountedObjects
 from nvcre_local.scheduler import Scheduler
 from nvcre_local.trainer import JOBSET_INDEX, Trainer, jobset_of
 
@@ -79,9 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--root", required=True, metavar="DIR", help="where Pod directories and logs go")
     add(
         "--kubelet-token-file",
-        required=True,
         metavar="FILE",
         help="the bearer token that an API server must show to read logs",
+    )
+    add(
+        "--kubelet-client-ca",
+        metavar="FILE",
+        help="PEM of the authority whose client certificates may read logs: what a kube-apiserver shows",
     )
     add("--gpu-product", metavar="NAME", default="", help="label nvidia.com/gpu.product; a scenario's product wins")
     add(
@@ -159,7 +164,24 @@ def _private_directory(path: str) -> Path:
     return root
 
 
-def _token(path: str) -> str:
+def _client_ca(path: str | None) -> Path | None:
+    """Raises UsageError for a file without certificates."""
+    if path is None:
+        return None
+    try:
+        ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"--kubelet-client-ca: {path}: {error}") from None
+    return Path(path)
+
+
+def _token(arguments: argparse.Namespace) -> str:
+    """ "" where certificates are asked for instead."""
+    path = arguments.kubelet_token_file
+    if path is None:
+        if arguments.kubelet_client_ca is None:
+            raise UsageError("nobody could read logs: give --kubelet-token-file or --kubelet-client-ca")
+        return ""
     try:
         token = Path(path).read_text().strip()
     except OSError as error:
@@ -188,13 +210,13 @@ async def _serve(
         indexers={JOBSET_INDEX: jobset_of},
     )
     processes = Processes()
-    services = NodeServices(client, events, processes, ConfigMaps(client), _machine(arguments), root)
+    services = NodeServices(client, events, processes, MountedObjects(client), _machine(arguments), root)
     kubelet: Kubelet | None = None
 
     def find(node: str, namespace: str, pod: str, container: str) -> Any:
         return kubelet.find(node, namespace, pod, container) if kubelet else None
 
-    log_server = LogServer([node.name for node in nodes], token, find)
+    log_server = LogServer([node.name for node in nodes], token, find, _client_ca(arguments.kubelet_client_ca))
     try:
         ports = await log_server.start()
         kubelet = Kubelet(nodes, ports, _host(), services, pods)
@@ -236,7 +258,8 @@ async def _ready(arguments: argparse.Namespace, kubelet: Kubelet, pods: Informer
 async def _main(arguments: argparse.Namespace) -> int:
     try:
         nodes = _nodes(arguments)
-        token = _token(arguments.kubelet_token_file)
+        token = _token(arguments)
+        _client_ca(arguments.kubelet_client_ca)
         root = _private_directory(arguments.root)
         client = await KubeClient.from_kubeconfig(Path(arguments.kubeconfig))
     except (UsageError, ConfigError) as error:

@@ -1,7 +1,8 @@
 """The kubelets' HTTPS endpoints: one port a node, answering `GET /containerLogs/{namespace}/{pod}/{container}`.
 
-That is where an API server fetches `pods/log` from. Whoever asks must show the kubelet token. The certificate is made
-for this run and signed by itself, as kubelets do by default; API servers do not check it by default either.
+That is where an API server fetches `pods/log` from. Whoever asks must show the kubelet token or, where there is a
+client authority, a client certificate signed by it. The certificate that we show is made for this run and signed by
+itself, as kubelets do by default; API servers do not check it by default either.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ CERTIFICATE_DAYS = 365
 
 
 class LogServer:
-    def __init__(self, nodes: Sequence[str], token: str, find: FindContainer) -> None:
+    def __init__(self, nodes: Sequence[str], token: str, find: FindContainer, client_ca: Path | None = None) -> None:
+        """An empty `token` lets nobody in; `client_ca` is a PEM file."""
         self._nodes = nodes
         self._token = token.encode()
+        self._client_ca = client_ca
         self._find = find
         self._node_of_port: dict[int, str] = {}
         self._runner: web.AppRunner | None = None
@@ -49,6 +52,9 @@ class LogServer:
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         await self._runner.setup()
         context = _server_context(self._nodes)
+        if self._client_ca is not None:
+            context.load_verify_locations(self._client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
         for node in self._nodes:
             site = web.TCPSite(self._runner, POD_ADDRESS, 0, ssl_context=context, reuse_address=True)
             await site.start()
@@ -61,7 +67,7 @@ class LogServer:
 
     async def _container_logs(self, request: web.Request) -> web.StreamResponse:
         if not self._authorised(request):
-            return web.Response(status=401, text="Unauthorized: present the kubelet token as bearer token\n")
+            return web.Response(status=401, text="Unauthorized: present the kubelet token or a client certificate\n")
         try:
             options = log_options(request.query, datetime.now(UTC))
         except ValueError as error:
@@ -79,8 +85,15 @@ class LogServer:
         return await _stream(request, log, options)
 
     def _authorised(self, request: web.Request) -> bool:
+        assert request.transport is not None
+        if request.transport.get_extra_info("peercert"):  # OpenSSL has verified it
+            return True
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token)
+        return (
+            bool(self._token)
+            and scheme.lower() == "bearer"
+            and hmac.compare_digest(token.strip().encode(), self._token)
+        )
 
 
 async def _healthz(_: web.Request) -> web.Response:

@@ -25,7 +25,7 @@ from nvcre_local.node.environment import Launch, Machine, RefusedContainer, laun
 from nvcre_local.node.pod_status import OWN_CONDITIONS, PodFailure, Terminated, Waiting, pod_status
 from nvcre_local.node.processes import Processes
 from nvcre_local.node.volume_plan import NotYet, RefusedVolume
-from nvcre_local.node.volumes import ConfigMaps, PodVolumes
+from nvcre_local.node.volumes import MountedObjects, PodVolumes
 
 JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class NodeServices:
     client: KubeClient
     events: EventRecorder
     processes: Processes
-    config_maps: ConfigMaps
+    mounted: MountedObjects
     machine: Machine
     root: Path
 
@@ -179,9 +179,7 @@ class Pod:
         fresh: asyncio.Task[None] | None = None
         try:
             launches = self._launches()
-            volumes = PodVolumes(
-                self._pod, self.directory / "volumes", self._services.client, self._services.config_maps
-            )
+            volumes = PodVolumes(self._pod, self.directory / "volumes", self._services.client, self._services.mounted)
             await self._wait_for_volumes(volumes)
             fresh = asyncio.create_task(volumes.keep_fresh(), name=f"volumes {self.namespace}/{self.name}")
             policy = self._pod["spec"].get("restartPolicy", "Always")

@@ -1,4 +1,4 @@
-"""Decides what a Pod's volumes hold: which files, from which ConfigMaps and tokens, and when a token is renewed.
+"""Decides what a Pod's volumes hold: files of which ConfigMaps, Secrets and tokens, and when a token is renewed.
 
 Pure. A volume is a directory `$(NVCRE_POD_DIR)/volumes/<name>`; mount paths are not looked at, because there is no
 mount namespace (docs/architecture.md). What cannot be had here is refused before anything starts.
@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -40,10 +41,18 @@ class HostPath:
     path: str
 
 
+class Holder(StrEnum):
+    """The objects whose keys become files."""
+
+    CONFIG_MAP = "configmap"
+    SECRET = "secret"  # noqa: S105  (a kind, not a secret)
+
+
 @dataclass(frozen=True, slots=True)
-class ConfigMapFiles:
+class ObjectFiles:
     """`items` maps key to path; None takes every key under its own name."""
 
+    holder: Holder
     name: str
     items: Mapping[str, str] | None = None
     optional: bool = False
@@ -58,7 +67,7 @@ class TokenFile:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    sources: tuple[ConfigMapFiles | TokenFile, ...]
+    sources: tuple[ObjectFiles | TokenFile, ...]
 
 
 Content = EmptyDirectory | HostPath | Files
@@ -77,13 +86,15 @@ def _content(volume: JsonObject) -> Content:
         case ("hostPath", source):
             return HostPath(source["path"])
         case ("configMap", source):
-            return Files((_config_map(name, source),))
+            return Files((_object(name, Holder.CONFIG_MAP, source["name"], source),))
+        case ("secret", source):
+            return Files((_object(name, Holder.SECRET, source["secretName"], source),))
         case ("projected", source):
             return Files(tuple(part for entry in source.get("sources") or () for part in _projected(name, entry)))
         case (kind, _):
             raise RefusedVolume(
                 f"volume {name!r}: {kind} is not supported on a local cluster; "
-                "use emptyDir, hostPath, configMap or projected"
+                "use emptyDir, hostPath, configMap, secret or projected"
             )
 
 
@@ -92,10 +103,12 @@ def _only(source: JsonObject, *, default: str) -> tuple[str, JsonObject]:
     return next(((kind, fields or {}) for kind, fields in source.items() if kind != "name"), (default, {}))
 
 
-def _projected(volume: str, entry: JsonObject) -> tuple[ConfigMapFiles | TokenFile, ...]:
+def _projected(volume: str, entry: JsonObject) -> tuple[ObjectFiles | TokenFile, ...]:
     match _only(entry, default="nothing"):
         case ("configMap", source):
-            return (_config_map(volume, source),)
+            return (_object(volume, Holder.CONFIG_MAP, source["name"], source),)
+        case ("secret", source):
+            return (_object(volume, Holder.SECRET, source["name"], source),)
         case ("serviceAccountToken", source):
             return (
                 TokenFile(
@@ -109,14 +122,15 @@ def _projected(volume: str, entry: JsonObject) -> tuple[ConfigMapFiles | TokenFi
         case (kind, _):
             raise RefusedVolume(
                 f"volume {volume!r}: projected {kind} is not supported on a local cluster; "
-                "use serviceAccountToken or configMap"
+                "use serviceAccountToken, configMap or secret"
             )
 
 
-def _config_map(volume: str, source: JsonObject) -> ConfigMapFiles:
+def _object(volume: str, holder: Holder, name: str, source: JsonObject) -> ObjectFiles:
     items = source.get("items")
-    return ConfigMapFiles(
-        name=source["name"],
+    return ObjectFiles(
+        holder=holder,
+        name=name,
         items={item["key"]: _inside(volume, item["path"]) for item in items} if items is not None else None,
         optional=bool(source.get("optional")),
     )
@@ -129,23 +143,26 @@ def _inside(volume: str, path: str) -> str:
     return str(parts)
 
 
-def config_map_files(source: ConfigMapFiles, config_map: JsonObject | None) -> dict[str, bytes]:
-    """Path -> content. Raises NotYet when the ConfigMap or one of the wanted keys does not exist."""
-    if config_map is None:
+def object_files(source: ObjectFiles, found: JsonObject | None) -> dict[str, bytes]:
+    """Path -> content. Raises NotYet when the object or one of the wanted keys does not exist."""
+    if found is None:
         if source.optional:
             return {}
-        raise NotYet(f"configmap {source.name!r} not found")
-    data = {key: text.encode() for key, text in (config_map.get("data") or {}).items()}
-    for key, encoded in (config_map.get("binaryData") or {}).items():
+        raise NotYet(f"{source.holder} {source.name!r} not found")
+    encoded_in = "data" if source.holder is Holder.SECRET else "binaryData"
+    data: dict[str, bytes] = {}
+    if source.holder is Holder.CONFIG_MAP:
+        data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
+    for key, encoded in (found.get(encoded_in) or {}).items():
         try:
             data[key] = base64.b64decode(encoded)
         except binascii.Error:
-            raise NotYet(f"configmap {source.name!r}: binaryData {key!r} is not base64") from None
+            raise NotYet(f"{source.holder} {source.name!r}: {encoded_in} {key!r} is not base64") from None
     if source.items is None:
         return data
     missing = sorted(key for key in source.items if key not in data)
     if missing and not source.optional:
-        raise NotYet(f"configmap {source.name!r} has no key {', '.join(map(repr, missing))}")
+        raise NotYet(f"{source.holder} {source.name!r} has no key {', '.join(map(repr, missing))}")
     return {path: data[key] for key, path in source.items.items() if key in data}
 
 

@@ -1,4 +1,5 @@
-"""Makes a Pod's volumes and keeps them fresh: ConfigMaps as they change, tokens before they expire.
+"""Makes a Pod's volumes and keeps them fresh: ConfigMaps and Secrets as they change, tokens before they
+expire.
 
 Files are replaced by rename, so a reader sees the old or the new content. What the volumes hold is decided in
 `volume_plan.py`.
@@ -17,16 +18,17 @@ from typing import Any
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.informer import Informer
-from nvcre_kube.resources import CONFIG_MAPS
+from nvcre_kube.resources import CONFIG_MAPS, SECRETS
 
 from nvcre_local.node.volume_plan import (
-    ConfigMapFiles,
     EmptyDirectory,
     Files,
+    Holder,
     HostPath,
     NotYet,
+    ObjectFiles,
     TokenFile,
-    config_map_files,
+    object_files,
     plan,
     renew_at,
 )
@@ -37,38 +39,42 @@ logger = logging.getLogger(__name__)
 RETRY_S = 5.0
 
 
-class ConfigMaps:
-    """One watch for each ConfigMap that a Pod of this process mounts, shared by its Pods."""
+Key = tuple[Holder, str, str]
+"""(kind, namespace, name) of a ConfigMap or Secret."""
+
+
+class MountedObjects:
+    """One watch for each ConfigMap and Secret that a Pod of this process mounts, shared by its Pods."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        self._watches: dict[tuple[str, str], tuple[Informer[JsonObject], asyncio.Task[None]]] = {}
-        self._listeners: dict[tuple[str, str], list[Callable[[], None]]] = {}
+        self._watches: dict[Key, tuple[Informer[JsonObject], asyncio.Task[None]]] = {}
+        self._listeners: dict[Key, list[Callable[[], None]]] = {}
 
-    async def get(self, namespace: str, name: str) -> JsonObject | None:
-        watch = self._watches.get((namespace, name))
+    async def get(self, key: Key) -> JsonObject | None:
+        watch = self._watches.get(key)
         if watch is None:
             return None
         informer = watch[0]
         await informer.wait_synced()
+        _, namespace, name = key
         return informer.get(name, namespace)
 
-    def listen(self, namespace: str, name: str, callback: Callable[[], None]) -> None:
-        key = (namespace, name)
+    def listen(self, key: Key, callback: Callable[[], None]) -> None:
+        holder, namespace, name = key
         self._listeners.setdefault(key, []).append(callback)
         if key not in self._watches:
             informer: Informer[JsonObject] = Informer(
                 self._client,
-                CONFIG_MAPS,
+                SECRETS if holder is Holder.SECRET else CONFIG_MAPS,
                 convert=lambda obj: obj,
                 namespace=namespace,
                 field_selector=f"metadata.name={name}",
             )
             informer.add_handler(lambda *_: self._tell(key))
-            self._watches[key] = (informer, asyncio.create_task(informer.run(), name=f"configmap {namespace}/{name}"))
+            self._watches[key] = (informer, asyncio.create_task(informer.run(), name=f"{holder} {namespace}/{name}"))
 
-    def forget(self, namespace: str, name: str, callback: Callable[[], None]) -> None:
-        key = (namespace, name)
+    def forget(self, key: Key, callback: Callable[[], None]) -> None:
         listeners = self._listeners.get(key, [])
         if callback in listeners:
             listeners.remove(callback)
@@ -76,7 +82,7 @@ class ConfigMaps:
             self._listeners.pop(key, None)
             self._watches.pop(key)[1].cancel()
 
-    def _tell(self, key: tuple[str, str]) -> None:
+    def _tell(self, key: Key) -> None:
         for callback in list(self._listeners.get(key, ())):
             callback()
 
@@ -84,21 +90,22 @@ class ConfigMaps:
 class PodVolumes:
     """The volumes of one Pod under `directory`. Call `prepare` until it returns, then run `keep_fresh` beside it."""
 
-    def __init__(self, pod: JsonObject, directory: Path, client: KubeClient, config_maps: ConfigMaps) -> None:
+    def __init__(self, pod: JsonObject, directory: Path, client: KubeClient, mounted: MountedObjects) -> None:
         self._pod = pod
         self._directory = directory
         self._client = client
-        self._config_maps = config_maps
+        self._mounted = mounted
         self._contents = plan(pod)
         self._changed = asyncio.Event()
         self._due: dict[tuple[str, str], datetime] = {}  # (volume, path) -> when its token is renewed
         self._namespace: str = pod["metadata"]["namespace"]
-        for source in self._config_map_sources():
-            config_maps.listen(self._namespace, source.name, self._changed.set)
+        for key in self._keys():
+            mounted.listen(key, self._changed.set)
 
-    def _config_map_sources(self) -> list[ConfigMapFiles]:
+    def _keys(self) -> list[Key]:
         files = [content for content in self._contents.values() if isinstance(content, Files)]
-        return [source for content in files for source in content.sources if isinstance(source, ConfigMapFiles)]
+        sources = [source for content in files for source in content.sources if isinstance(source, ObjectFiles)]
+        return [(source.holder, self._namespace, source.name) for source in sources]
 
     async def prepare(self) -> None:
         """Raises NotYet when something is missing, ApiError when a token is refused."""
@@ -120,7 +127,7 @@ class PodVolumes:
             raise missing
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait for a change of a ConfigMap, at most that long."""
+        """Wait for a change of a ConfigMap or Secret, at most that long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), timeout_s)
 
@@ -135,7 +142,7 @@ class PodVolumes:
             try:
                 await self.prepare()
             except NotYet as missing:
-                # The ConfigMap was deleted under a running Pod: it keeps what it has, as on a real node.
+                # The object was deleted under a running Pod: it keeps what it has, as on a real node.
                 logger.debug("volume not refreshed pod=%s reason=%r", self._pod["metadata"]["name"], str(missing))
                 await asyncio.sleep(RETRY_S)
             except (ApiError, *CONNECTION_ERRORS) as error:
@@ -146,8 +153,8 @@ class PodVolumes:
                 await asyncio.sleep(RETRY_S)
 
     def close(self) -> None:
-        for source in self._config_map_sources():
-            self._config_maps.forget(self._namespace, source.name, self._changed.set)
+        for key in self._keys():
+            self._mounted.forget(key, self._changed.set)
 
     async def _fill(self, volume: str, content: Files, target: Path) -> NotYet | None:
         """Write what can be had; what is missing is returned, so that it does not hold up a token."""
@@ -156,10 +163,10 @@ class PodVolumes:
         kept: set[str] = set()
         for source in content.sources:
             match source:
-                case ConfigMapFiles():
-                    config_map = await self._config_maps.get(self._namespace, source.name)
+                case ObjectFiles():
+                    found = await self._mounted.get((source.holder, self._namespace, source.name))
                     try:
-                        wanted |= config_map_files(source, config_map)
+                        wanted |= object_files(source, found)
                     except NotYet as reason:
                         missing = reason
                 case TokenFile():

@@ -5,17 +5,26 @@ from typing import Any
 
 import pytest
 from nvcre_local.node.volume_plan import (
-    ConfigMapFiles,
     EmptyDirectory,
     Files,
+    Holder,
     HostPath,
     NotYet,
+    ObjectFiles,
     RefusedVolume,
     TokenFile,
-    config_map_files,
+    object_files,
     plan,
     renew_at,
 )
+
+
+def config_map(items: dict[str, str] | None = None, *, optional: bool = False) -> ObjectFiles:
+    return ObjectFiles(Holder.CONFIG_MAP, "m", items, optional=optional)
+
+
+def secret(items: dict[str, str] | None = None) -> ObjectFiles:
+    return ObjectFiles(Holder.SECRET, "s", items)
 
 
 def planned(**source: Any) -> Any:
@@ -28,11 +37,13 @@ def planned(**source: Any) -> Any:
         ({}, EmptyDirectory()),
         ({"emptyDir": {"medium": "Memory"}}, EmptyDirectory()),
         ({"hostPath": {"path": "/dev"}}, HostPath("/dev")),
-        ({"configMap": {"name": "m"}}, Files((ConfigMapFiles("m"),))),
+        ({"configMap": {"name": "m"}}, Files((config_map(),))),
         (
             {"configMap": {"name": "m", "items": [{"key": "k", "path": "a/b"}], "optional": True}},
-            Files((ConfigMapFiles("m", {"k": "a/b"}, optional=True),)),
+            Files((config_map({"k": "a/b"}, optional=True),)),
         ),
+        ({"secret": {"secretName": "s"}}, Files((secret(),))),
+        ({"projected": {"sources": [{"secret": {"name": "s"}}]}}, Files((secret(),))),
         (
             {"projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "x"}}]}},
             Files((TokenFile("token", "x", 3600),)),
@@ -46,9 +57,9 @@ def test_volumes(source: dict[str, Any], expected: Any) -> None:
 @pytest.mark.parametrize(
     ("source", "word"),
     [
-        ({"secret": {"secretName": "s"}}, "secret"),
+        ({"nfs": {"server": "s"}}, "nfs"),
         ({"persistentVolumeClaim": {"claimName": "c"}}, "persistentVolumeClaim"),
-        ({"projected": {"sources": [{"secret": {"name": "s"}}]}}, "projected secret"),
+        ({"projected": {"sources": [{"clusterTrustBundle": {"path": "p"}}]}}, "projected clusterTrustBundle"),
         ({"configMap": {"name": "m", "items": [{"key": "k", "path": "../../etc/passwd"}]}}, "inside the volume"),
         ({"projected": {"sources": [{"serviceAccountToken": {"path": "/etc/x"}}]}}, "inside the volume"),
     ],
@@ -62,26 +73,34 @@ MAP = {"data": {"a": "1", "b": "2"}, "binaryData": {"c": "AP8="}}
 
 
 def test_files_of_a_config_map() -> None:
-    assert config_map_files(ConfigMapFiles("m"), MAP) == {"a": b"1", "b": b"2", "c": b"\x00\xff"}
-    assert config_map_files(ConfigMapFiles("m", {"b": "x/y"}), MAP) == {"x/y": b"2"}
+    assert object_files(config_map(), MAP) == {"a": b"1", "b": b"2", "c": b"\x00\xff"}
+    assert object_files(config_map({"b": "x/y"}), MAP) == {"x/y": b"2"}
+
+
+def test_files_of_a_secret() -> None:
+    assert object_files(secret({"key": "ssh/id"}), {"data": {"key": "AP8=", "other": "AA=="}}) == {
+        "ssh/id": b"\x00\xff"
+    }
 
 
 @pytest.mark.parametrize(
-    ("source", "config_map", "message"),
+    ("source", "found", "message"),
     [
-        (ConfigMapFiles("m"), None, "configmap 'm' not found"),
-        (ConfigMapFiles("m", {"zz": "f"}), MAP, "configmap 'm' has no key 'zz'"),
-        (ConfigMapFiles("m"), {"binaryData": {"c": "A"}}, "is not base64"),
+        (config_map(), None, "configmap 'm' not found"),
+        (secret(), None, "secret 's' not found"),
+        (config_map({"zz": "f"}), MAP, "configmap 'm' has no key 'zz'"),
+        (config_map(), {"binaryData": {"c": "A"}}, "is not base64"),
+        (secret(), {"data": {"c": "A"}}, "is not base64"),
     ],
 )
-def test_what_is_missing_is_waited_for_by_name(source: ConfigMapFiles, config_map: Any, message: str) -> None:
+def test_what_is_missing_is_waited_for_by_name(source: ObjectFiles, found: Any, message: str) -> None:
     with pytest.raises(NotYet, match=message):
-        config_map_files(source, config_map)
+        object_files(source, found)
 
 
 def test_an_optional_config_map_may_be_missing() -> None:
-    assert config_map_files(ConfigMapFiles("m", optional=True), None) == {}
-    assert config_map_files(ConfigMapFiles("m", {"a": "a", "zz": "z"}, optional=True), MAP) == {"a": b"1"}
+    assert object_files(config_map(optional=True), None) == {}
+    assert object_files(config_map({"a": "a", "zz": "z"}, optional=True), MAP) == {"a": b"1"}
 
 
 def test_a_token_is_renewed_after_four_fifths_of_its_life() -> None:
