@@ -1,0 +1,109 @@
+"""`python -m nvcre_local.control_plane`: build what is missing, or run a control plane for people."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nvcre_local.cluster_objects import NotInstalled
+from nvcre_local.control_plane.building import BuildFailed, GoMissing, build
+from nvcre_local.control_plane.cache import Cache, NotBuilt
+from nvcre_local.control_plane.go_modules import StrangeModule
+from nvcre_local.control_plane.plane import ControlPlane, Plan
+from nvcre_local.control_plane.projects import UnknownVersion, read
+from nvcre_local.processes import ChildDied, Children, NotReady
+
+DESCRIPTION = """\
+A real Kubernetes control plane as plain processes on loopback: etcd, kube-apiserver, kube-controller-manager,
+kube-scheduler, JobSet, Kubeflow Trainer, and on wish Kueue and kwok.
+"""
+EPILOG = """\
+The programs are built once from pinned Go modules into $XDG_CACHE_HOME/nvcre/control-plane (about ten minutes of a
+small machine, a gigabyte); those in $KUBEBUILDER_ASSETS are used first. Exit code 2: something has to be installed.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nvcre_local.control_plane",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="build what is missing; does nothing when all is there")
+    up = commands.add_parser("up", help="run a control plane until Ctrl-C and print its kubeconfig")
+    up.add_argument("--kubernetes", metavar="VERSION", help="one of control-plane/versions.yaml (default: the first)")
+    up.add_argument("--kueue", action="store_true", help="with Kueue")
+    up.add_argument(
+        "--kwok", action="store_true", help="with kwok, which looks after nodes annotated kwok.x-k8s.io/node"
+    )
+    up.add_argument("--kubeconfig", metavar="FILE", type=Path, help="also write the kubeconfig there")
+    return parser
+
+
+def _build() -> int:
+    began = time.monotonic()
+    projects = [project for versions in read().values() for project in versions]
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - began:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+    build(projects, Cache.of(), say)
+    return 0
+
+
+async def _up(arguments: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with tempfile.TemporaryDirectory(prefix="nvcre-control-plane-") as name:
+        directory = Path(name)
+        children = Children(directory)
+        plan = Plan(kueue=arguments.kueue, kwok=arguments.kwok, kubernetes=arguments.kubernetes)
+        plane = ControlPlane(plan, directory, children, lambda text: print(text, file=sys.stderr, flush=True))
+        try:
+            starting = asyncio.ensure_future(plane.start())
+            stopping = asyncio.ensure_future(stop.wait())
+            await asyncio.wait((starting, stopping, children.died), return_when=asyncio.FIRST_COMPLETED)
+            if children.died.done():
+                raise children.died.result()
+            if not stop.is_set():
+                served = await starting
+                if arguments.kubeconfig is not None:
+                    arguments.kubeconfig.write_bytes(served.kubeconfig.read_bytes())
+                    arguments.kubeconfig.chmod(0o600)
+                print(served.kubeconfig, flush=True)
+                await asyncio.wait((stopping, children.died), return_when=asyncio.FIRST_COMPLETED)
+                if not stop.is_set():
+                    raise children.died.result()
+            starting.cancel()
+            stopping.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
+        finally:
+            await plane.stop()
+    return 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    arguments = _parser().parse_args(words)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    try:
+        return _build() if arguments.command == "build" else asyncio.run(_up(arguments))
+    except (GoMissing, NotBuilt, NotInstalled, UnknownVersion) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (BuildFailed, StrangeModule, ChildDied, NotReady) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
