@@ -156,7 +156,7 @@ class Agent:
         heartbeat = pb.Heartbeat(
             sent_at=wire.timestamp(time.time()),
             monotonic_ns=time.monotonic_ns(),
-            last_seq=self._outbox.last_seq,
+            last_seq=self._outbox.newest_seq,
             monitors=self._watch.monitors(),
             foreign_processes=self._nvml.foreign_processes(self._probing.own_pids),
         )

@@ -86,6 +86,7 @@ class Outbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._crashed: asyncio.Future[None] | None = None
         self._pending: dict[int, PendingEvent] = {}
+        self._acknowledged = 0
         self.on_change: Callable[[], None] = lambda: None
         self.dropped = 0
         self.slow_commits = 0
@@ -147,6 +148,11 @@ class Outbox:
     @property
     def depth(self) -> int:
         return len(self._pending)
+
+    @property
+    def newest_seq(self) -> int:
+        """Of the newest event there is, or was until it was acknowledged; `last_seq` may be a reserved number above."""
+        return next(reversed(self._pending), self._acknowledged)
 
     def state(self, key: str) -> str | None:
         return self._state.get(key)
@@ -212,6 +218,7 @@ class Outbox:
         """Everything up to `seq` is stored by the coordinator."""
         # Higher than ours: the file is older than what the coordinator saw. Never use those numbers again.
         self.last_seq = max(self.last_seq, seq)
+        self._acknowledged = max(self._acknowledged, seq)
         if gone := [one for one in self._pending if one <= seq]:
             for one in gone:
                 del self._pending[one]

@@ -187,3 +187,20 @@ async def test_a_disk_that_fails_later_is_reported_and_tried_again(tmp_path: Pat
                 await asyncio.sleep(0.001)
     async with running(path) as again:
         assert again.depth == 201
+
+
+async def test_after_a_restart_the_newest_event_is_what_the_coordinator_has_not_a_reserved_number(
+    tmp_path: Path,
+) -> None:
+    """A heartbeat that names a number nobody ever sent is never confirmed."""
+    path = tmp_path / "outbox.sqlite"
+    async with running(path) as outbox:
+        assert outbox.newest_seq == 0
+        outbox.append([change()], boot_id="b")
+        assert outbox.newest_seq == outbox.last_seq
+        [seq] = await settled(outbox)
+        outbox.acknowledge(seq)
+        assert outbox.newest_seq == seq
+    async with running(path) as again:
+        again.acknowledge(seq)  # the Welcome's cursor
+        assert (again.newest_seq, again.last_seq > seq) == (seq, True)
