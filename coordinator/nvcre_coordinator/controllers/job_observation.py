@@ -63,11 +63,14 @@ class JobObserver:
         pods = self._memory.pods(run, job)
         group = group_nodes(job, tuple(sorted({pod.node for pod in pods if pod.node})))
         healths = {node: health for node in group if (health := self._caches.healths.get(node)) is not None}
+        # With the NodeHealths, before anything is waited for: a confirmation may not be newer than what it confirms.
+        confirmed = {node: self._confirmed(node, healths.get(node)) for node in group}
         self._memory.note_boot_ids(run, {node: health.boot_id for node, health in healths.items()})
         hardware, blind = self._detect(job, group, healths, now)
         bandwidth = self._caches.bandwidth_of(job)
         workload = await self._workload(job)
-        nodes = await self._node_facts(run, group, healths, leases=job.status.terminal and not concluded(job.status))
+        watched = group if job.status.terminal and not concluded(job.status) else ()
+        nodes = await self._node_facts(run, confirmed, healths, now, leases_of=watched)
         seen = Observed(
             job=job,
             workload=workload,
@@ -148,24 +151,37 @@ class JobObserver:
         pods = self._caches.pods.by_index("run", f"{run[0]}/{run[1]}")
         return sum(1 for pod in pods if not pod.record.finished)
 
+    def _confirmed(self, node: str, health: NodeHealth | None) -> tuple[AgentState, datetime | None]:
+        """Up to when the agent has told everything; nothing yet where our copy of the NodeHealth lags behind."""
+        cursor = self._confirmations.confirmed_cursor(node)
+        if cursor is None:
+            return (AgentState.ABSENT if health is None else AgentState.SILENT), None
+        through = self._confirmations.confirmed_through(node)
+        return AgentState.CONNECTED, through if health is not None and health.holds(cursor) else None
+
     async def _node_facts(
-        self, run: Key, group: tuple[str, ...], healths: dict[str, NodeHealth], *, leases: bool
+        self,
+        run: Key,
+        confirmed: dict[str, tuple[AgentState, datetime | None]],
+        healths: dict[str, NodeHealth],
+        now: datetime,
+        *,
+        leases_of: tuple[str, ...],
     ) -> dict[str, NodeFacts]:
         at_start = self._memory.boot_ids(run)
         facts: dict[str, NodeFacts] = {}
-        for node in group:
+        for node, (state, through) in confirmed.items():
             health = healths.get(node)
-            confirmed = self._confirmations.confirmed_through(node)
-            state = AgentState.CONNECTED
-            if confirmed is None:
-                state = AgentState.SILENT if health is not None else AgentState.ABSENT
-            renewed = await self._lease_renewed(node) if leases and state is AgentState.SILENT else None
+            lease = None
+            if node in leases_of and state is AgentState.SILENT:
+                renewed = await self._lease_renewed(node)
+                lease = self._memory.note_lease(run, node, renewed, now) if renewed is not None else None
             facts[node] = NodeFacts(
                 agent=state,
-                confirmed_through=confirmed,
+                confirmed_through=through,
                 boot_id_at_start=at_start.get(node, ""),
                 boot_id=health.boot_id if health is not None else "",
-                lease_renewed_at=renewed,
+                lease=lease,
                 blind=health.blind if health is not None else "",
             )
         return facts

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.core.incidents import Cursor
 from nvcre_coordinator.core.observed import ProbeProgress
 
 
@@ -17,6 +18,8 @@ class Confirmations(Protocol):
     """Have the agents told everything up to a moment?  (docs/architecture.md, Inside the coordinator)"""
 
     def confirmed_through(self, node: str) -> datetime | None: ...
+
+    def confirmed_cursor(self, node: str) -> Cursor | None: ...
 
     def request(self, nodes: Iterable[str]) -> None: ...
 

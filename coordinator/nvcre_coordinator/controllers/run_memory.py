@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.controllers.caches import CachedPod, Key
 from nvcre_coordinator.controllers.pod_logs import LogUnavailableError, read_tail
 from nvcre_coordinator.core import failure_lines
+from nvcre_coordinator.core.attribution import LeaseWatch
 from nvcre_coordinator.core.failure_lines import LogFinding
 from nvcre_coordinator.core.limits import tail
 from nvcre_coordinator.core.naming import pods_config_map_name
@@ -42,6 +43,7 @@ class _Run:
     saved: str = ""
     loaded_for: str = ""  # uid of the Job
     asked: set[str] = field(default_factory=set)  # pods whose log was read or is being read
+    leases: dict[str, LeaseWatch] = field(default_factory=dict)  # of nodes whose agent is silent
 
 
 class RunMemory:
@@ -101,6 +103,12 @@ class RunMemory:
         """The first boot id seen of a node stays; a later one is a reboot."""
         run = self._runs.setdefault(run_key, _Run())
         run.record = remember(run.record, [], boot_ids)
+
+    def note_lease(self, run_key: Key, node: str, renewed_at: datetime, now: datetime) -> LeaseWatch:
+        leases = self._runs.setdefault(run_key, _Run()).leases
+        known = leases.get(node)
+        leases[node] = LeaseWatch(renewed_at, now, now) if known is None else known.seen(renewed_at, now)
+        return leases[node]
 
     def forget(self, run_key: Key) -> None:
         self._runs.pop(run_key, None)

@@ -29,6 +29,28 @@ class AgentState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseWatch:
+    """A node Lease as it was looked at after the end of a run; `renewed_at` is the node's own clock and only a name.
+
+    Whether it is renewed is seen by its changing: a node whose clock is wrong is not dead.
+    """
+
+    renewed_at: datetime
+    first_look: datetime
+    last_look: datetime
+    renewed: bool = False
+
+    def seen(self, renewed_at: datetime, now: datetime) -> LeaseWatch:
+        return LeaseWatch(renewed_at, self.first_look, now, self.renewed or renewed_at != self.renewed_at)
+
+    def silent(self) -> bool | None:
+        """None while it was not watched for long enough."""
+        if self.renewed:
+            return False
+        return True if self.last_look - self.first_look >= LEASE_SILENT else None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What is known of a node of the run besides its incidents."""
 
@@ -36,19 +58,15 @@ class NodeFacts:
     confirmed_through: datetime | None = None
     boot_id_at_start: str = ""
     boot_id: str = ""
-    lease_renewed_at: datetime | None = None
+    lease: LeaseWatch | None = None
     blind: str = ""
 
     def rebooted(self) -> bool:
         return bool(self.boot_id_at_start and self.boot_id and self.boot_id != self.boot_id_at_start)
 
-    def lease_verdict(self, end: datetime, now: datetime) -> bool | None:
+    def lease_silent(self) -> bool | None:
         """Is the kubelet silent?  None while it cannot be told."""
-        if self.lease_renewed_at is None:
-            return False
-        if self.lease_renewed_at > end:
-            return False
-        return True if now - self.lease_renewed_at >= LEASE_SILENT else None
+        return False if self.lease is None else self.lease.silent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +91,13 @@ class Attribution:
     culprit: PodRecord | None = None
 
 
-def attribute_failure(run: FailedRun, existing: tuple[FailedNode, ...], now: datetime) -> Attribution:
+def attribute_failure(run: FailedRun, existing: tuple[FailedNode, ...]) -> Attribution:
     crashes = first_crashes(run.pods)
     culprit = crashes[0].pod if crashes else _any_failed(run.pods)
     if existing:
         nodes = ", ".join(sorted({entry.name for entry in existing}))
         return Attribution((), True, Reason.NODES_NAMED, f"Hardware evidence explains the failure: {nodes}", culprit)
-    dead = tuple(name for name in run.group if _died(run.nodes.get(name, NodeFacts()), run.end, now))
+    dead = tuple(name for name in run.group if _died(run.nodes.get(name, NodeFacts())))
     if dead:
         return _named(
             tuple(_dead_entry(name, run.nodes[name], run.end) for name in dead), culprit, "died during the run"
@@ -101,11 +119,11 @@ def _named(entries: tuple[FailedNode, ...], culprit: PodRecord | None, why: str)
     return Attribution(entries, True, Reason.NODES_NAMED, f"{names} {why}", culprit)
 
 
-def _died(node: NodeFacts, end: datetime, now: datetime) -> bool:
+def _died(node: NodeFacts) -> bool:
     """Stream and Lease silent, or another boot id than at the start; a silent agent alone proves nothing."""
     if node.rebooted():
         return True
-    return node.agent is AgentState.SILENT and node.lease_verdict(end, now) is True
+    return node.agent is AgentState.SILENT and node.lease_silent() is True
 
 
 def _dead_entry(name: str, node: NodeFacts, end: datetime) -> FailedNode:
@@ -113,7 +131,7 @@ def _dead_entry(name: str, node: NodeFacts, end: datetime) -> FailedNode:
         message = f"node rebooted during the run: boot id {node.boot_id_at_start} became {node.boot_id}"
         seen = end
     else:
-        seen = node.lease_renewed_at or end
+        seen = node.lease.renewed_at if node.lease is not None else end
         message = f"node died without a word: its agent is silent and its Lease was last renewed at {seen.isoformat()}"
     return clip_entry(
         FailedNode(

@@ -166,7 +166,7 @@ def _confirmation(
     if open_nodes and left > timedelta(0):
         return open_nodes, min(left, CONFIRMATION_POLL)
     undecided = not _hardware(status) and any(
-        node.agent is AgentState.SILENT and not node.rebooted() and node.lease_verdict(end, now) is None
+        node.agent is AgentState.SILENT and not node.rebooted() and node.lease_silent() is None
         for node in seen.nodes.values()
     )
     left = LEASE_LIMIT - waited
@@ -196,14 +196,18 @@ def _waiting_for(patience: timedelta | None, unconfirmed: tuple[str, ...]) -> st
 
 
 def _conclude_failure(seen: Observed, status: JobStatus, end: datetime, stamp: Stamp) -> Decision:
-    run = FailedRun(
-        pods=seen.pods, end=end, group=seen.group, nodes=seen.nodes, deleted=isinstance(seen.workload, Gone)
-    )
-    attribution = attribute_failure(run, status.failed_nodes, stamp.now)
+    run = FailedRun(pods=seen.pods, end=end, group=seen.group, nodes=seen.nodes, deleted=_was_deleted(status))
+    attribution = attribute_failure(run, status.failed_nodes)
     if status.failure_log is None:
         log = failure_log.build(attribution.culprit, seen.pods, seen.tails)
         status = msgspec.structs.replace(status, failure_log=log)
     return _done(status, attribution, stamp)
+
+
+def _was_deleted(status: JobStatus) -> bool:
+    """The workload of a terminal Job is not looked at any more; its Failed condition remembers why it failed."""
+    failed, ref = find(status.conditions, ConditionType.FAILED), status.workload_ref
+    return failed is not None and ref is not None and failed.message == Gone(f"{ref.kind}/{ref.name}").sentence
 
 
 def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition, stamp: Stamp) -> Decision:

@@ -68,8 +68,8 @@ def _progress(seen: Observed, stamp: Stamp) -> Decision:
 
 def _follow(status: JobStatus, workload: Workload | Gone, stamp: Stamp) -> JobStatus:
     match workload:
-        case Gone(title=title):
-            kind, reason, text = ConditionType.FAILED, Reason.WORKLOAD_FAILED, f"Workload {title} was deleted"
+        case Gone(sentence=sentence):
+            kind, reason, text = ConditionType.FAILED, Reason.WORKLOAD_FAILED, sentence
         case Workload(phase=WorkloadPhase.FAILED, title=title, message=message):
             text = f"Workload {title} failed: {message}" if message else f"Workload {title} has failed"
             kind, reason = ConditionType.FAILED, Reason.WORKLOAD_FAILED

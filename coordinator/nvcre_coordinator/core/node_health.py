@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from nvcre_coordinator.core.incidents import Incident
+from nvcre_coordinator.core.incidents import Cursor, Incident
 
 BLIND = "Blind"
 
@@ -27,6 +27,7 @@ class _Status(msgspec.Struct, frozen=True):
     monitors: tuple[MonitorView, ...] = ()
     incidents: tuple[Incident, ...] = ()
     closed_incidents: tuple[Incident, ...] = msgspec.field(default=(), name="closedIncidents")
+    cursors: tuple[Cursor, ...] = ()
 
 
 class NodeHealth(msgspec.Struct, frozen=True):
@@ -35,6 +36,13 @@ class NodeHealth(msgspec.Struct, frozen=True):
     blind: str = ""  # why the agent cannot see, one sentence; empty when it can
     open: tuple[Incident, ...] = ()
     closed: tuple[Incident, ...] = ()
+    cursors: tuple[Cursor, ...] = ()
+
+    def holds(self, cursor: Cursor) -> bool:
+        """Every event of that outbox up to there?"""
+        return cursor.seq == 0 or any(
+            own.outbox_id == cursor.outbox_id and own.seq >= cursor.seq for own in self.cursors
+        )
 
 
 def node_health(obj: dict[str, Any]) -> NodeHealth:
@@ -47,4 +55,5 @@ def node_health(obj: dict[str, Any]) -> NodeHealth:
         blind="; ".join(f"{monitor.name}: {monitor.message or monitor.reason}" for monitor in blind),
         open=status.incidents,
         closed=status.closed_incidents,
+        cursors=status.cursors,
     )

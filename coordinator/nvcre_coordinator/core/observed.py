@@ -36,6 +36,10 @@ class Gone:
 
     title: str
 
+    @property
+    def sentence(self) -> str:
+        return f"Workload {self.title} was deleted"
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from nvcre_coordinator.core.incidents import Cursor
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict, SizeBandwidth
 
 __all__ = [
@@ -50,7 +51,14 @@ class Confirmations(Protocol):
     """Have the agents told everything up to a moment?"""
 
     def confirmed_through(self, node: str) -> datetime | None:
-        """Up to this moment (coordinator's clock) everything the agent saw is stored; None: no agent connected."""
+        """Up to this moment (coordinator's clock) everything the agent saw is stored; None: nothing is confirmed."""
+        ...
+
+    def confirmed_cursor(self, node: str) -> Cursor | None:
+        """The position in the agent's outbox that belongs to it; None: no agent connected.
+
+        A NodeHealth read from a cache holds what was confirmed only once its own cursor has come this far.
+        """
         ...
 
     def request(self, nodes: Iterable[str]) -> None:

@@ -19,6 +19,7 @@ import grpc
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
 from nvcre_coordinator.core.clock_offset import ASSUMED_DELAY, ClockOffset, ClockSamples
+from nvcre_coordinator.core.incidents import Cursor
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class ConnectedAgent:
     foreign_processes: int | None = None
     pending: deque[tuple[int, datetime]] = field(default_factory=lambda: deque(maxlen=PENDING_HEARTBEATS))
     confirmed: datetime | None = None
+    confirmed_seq: int = 0  # events up to here belong to it
     asked: dict[str, datetime] = field(default_factory=dict)  # Sync id -> when
     wanted_through: datetime | None = None  # somebody waits for a confirmation of this moment
     asks_left: int = 0
@@ -107,6 +109,10 @@ class AgentRegistry:
     def confirmed_through(self, node: str) -> datetime | None:
         agent = self._agents.get(node)
         return agent.confirmed if agent is not None else None
+
+    def confirmed_cursor(self, node: str) -> Cursor | None:
+        agent = self._agents.get(node)
+        return Cursor(outbox_id=agent.outbox_id, seq=agent.confirmed_seq) if agent is not None else None
 
     def request(self, nodes: Iterable[str]) -> None:
         now = self._clock()
@@ -205,15 +211,15 @@ class AgentRegistry:
             agent.acked = cursor
             agent.send(pb.CoordinatorMessage(ack=pb.Ack(outbox_id=agent.outbox_id, seq=cursor)))
             self._on_ack()
-        confirmed = [through for last_seq, through in agent.pending if last_seq <= cursor]
+        confirmed = [(through, last_seq) for last_seq, through in agent.pending if last_seq <= cursor]
         if not confirmed:
             return
         agent.pending = deque(
             ((seq, through) for seq, through in agent.pending if seq > cursor), maxlen=PENDING_HEARTBEATS
         )
-        newest = max(confirmed)
+        newest, last_seq = max(confirmed)
         if agent.confirmed is None or newest > agent.confirmed:
-            agent.confirmed = newest
+            agent.confirmed, agent.confirmed_seq = newest, max(agent.confirmed_seq, last_seq)
             if agent.wanted_through is not None and newest >= agent.wanted_through:
                 agent.wanted_through = None
             self._tell(node)

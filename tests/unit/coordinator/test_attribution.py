@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from nvcre_coordinator.core.attribution import AgentState, FailedRun, NodeFacts, attribute_failure
+from nvcre_coordinator.core.attribution import AgentState, FailedRun, LeaseWatch, NodeFacts, attribute_failure
 from nvcre_coordinator.core.failure_lines import LogFinding, Origin, read
 
 
-def attribute(build: Any, *pods: Any, group: tuple[str, ...] | None = None, now: float = 90, **facts: Any) -> Any:
+def attribute(build: Any, *pods: Any, group: tuple[str, ...] | None = None, **facts: Any) -> Any:
     nodes = group if group is not None else tuple(sorted({pod.node for pod in pods}))
-    return attribute_failure(FailedRun(pods, build.at(60), nodes, **facts), (), build.at(now))
+    return attribute_failure(FailedRun(pods, build.at(60), nodes, **facts), ())
 
 
 def named(attribution: Any) -> list[str]:
@@ -118,8 +118,21 @@ class TestANodeThatDied:
         return named(attribute(build, survivor, group=("n0", "n1"), nodes={"n1": facts}))
 
     def test_agent_and_lease_silent(self, build: Any) -> None:
-        facts = NodeFacts(AgentState.SILENT, lease_renewed_at=build.at(40))
-        assert self.crashed(build, facts) == ["n1"]
+        watched = LeaseWatch(build.at(40), build.at(62), build.at(62)).seen(build.at(40), build.at(82))
+        assert self.crashed(build, NodeFacts(AgentState.SILENT, lease=watched)) == ["n1"]
+
+    def test_a_node_whose_clock_is_an_hour_behind_renews_its_lease_like_any_other(self, build: Any) -> None:
+        watched = LeaseWatch(build.at(-3600), build.at(62), build.at(62)).seen(build.at(-3590), build.at(72))
+        watched = watched.seen(build.at(-3590), build.at(92))
+        assert (watched.silent(), self.crashed(build, NodeFacts(AgentState.SILENT, lease=watched))) == (
+            False,
+            ["n0", "n1"],
+        )
+
+    def test_a_node_whose_clock_was_ahead_is_dead_all_the_same(self, build: Any) -> None:
+        watched = LeaseWatch(build.at(3600), build.at(62), build.at(62))
+        assert watched.silent() is None
+        assert watched.seen(build.at(3600), build.at(82)).silent() is True
 
     def test_another_boot_id(self, build: Any) -> None:
         facts = NodeFacts(AgentState.CONNECTED, boot_id_at_start="b1", boot_id="b2")
@@ -127,7 +140,7 @@ class TestANodeThatDied:
 
     def test_a_silent_agent_alone_is_named_in_the_message_and_not_blamed(self, build: Any) -> None:
         survivor = build.pod("r0", node="n0", code=143)
-        facts = NodeFacts(AgentState.SILENT, lease_renewed_at=build.at(80))
+        facts = NodeFacts(AgentState.SILENT, lease=LeaseWatch(build.at(80), build.at(62), build.at(82), renewed=True))
         found = attribute(build, survivor, group=("n0", "n1"), nodes={"n1": facts})
         assert named(found) == ["n0", "n1"]
         assert "agent silent on n1" in found.message

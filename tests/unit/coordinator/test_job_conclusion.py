@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from nvcre_coordinator.api.conditions import find
 from nvcre_coordinator.api.job import Job
-from nvcre_coordinator.core.attribution import AgentState, NodeFacts
+from nvcre_coordinator.core.attribution import AgentState, LeaseWatch, NodeFacts
 from nvcre_coordinator.core.failure_lines import Origin
 from nvcre_coordinator.core.job_conclusion import wants_probes
 from nvcre_coordinator.core.job_lifecycle import decide
@@ -172,11 +172,13 @@ class TestTheVerdictOfAFailureWaits:
         assert conditions(decide(soon, build.at(1015)).status)["Attributed"][0] == "True"
 
     def test_until_a_silent_node_s_lease_can_be_judged(self, build: Any, conditions: Any) -> None:
-        silent = {"n2": NodeFacts(AgentState.SILENT, lease_renewed_at=build.at(58))}
+        watched = LeaseWatch(build.at(58), build.at(60), build.at(60))
+        silent = {"n2": NodeFacts(AgentState.SILENT, lease=watched.seen(build.at(58), build.at(76)))}
         assert conditions(failed_with(build, silent, 76).status)["Attributed"][0] == "Unknown"
-        dead = failed_with(build, silent, 78)
+        silent = {"n2": NodeFacts(AgentState.SILENT, lease=watched.seen(build.at(58), build.at(80)))}
+        dead = failed_with(build, silent, 80)
         assert [(e.name, e.component.kind.value) for e in dead.status.failed_nodes] == [("n2", "Node")]
-        alive = {"n2": NodeFacts(AgentState.SILENT, lease_renewed_at=build.at(64))}
+        alive = {"n2": NodeFacts(AgentState.SILENT, lease=watched.seen(build.at(64), build.at(78)))}
         assert [e.name for e in failed_with(build, alive, 78).status.failed_nodes] == ["n1"]
 
 
@@ -184,6 +186,7 @@ def test_a_deleted_workload_blames_nobody(build: Any, conditions: Any) -> None:
     job = build.started()
     pods = (build.pod("a", node="n1", code=143), build.pod("b", node="n2", code=137))
     job = build.then(job, decide(Observed(job, workload=Gone(build.title)), build.at(60)))
-    decision = decide(Observed(job, workload=Gone(build.title), pods=pods, group=("n1", "n2")), build.at(63))
+    # The workload of a terminal Job is not looked at any more.
+    decision = decide(Observed(job, workload=None, pods=pods, group=("n1", "n2")), build.at(63))
     assert conditions(decision.status)["Attributed"] == ("True", "NothingToAttribute")
     assert decision.status.failed_nodes == ()

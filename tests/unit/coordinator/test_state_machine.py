@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, find, is_true
 from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason, Job, JobStatus
 from nvcre_coordinator.core import limits
-from nvcre_coordinator.core.attribution import AgentState, NodeFacts
+from nvcre_coordinator.core.attribution import AgentState, LeaseWatch, NodeFacts
 from nvcre_coordinator.core.conditions import TRIO, flips
 from nvcre_coordinator.core.failure_lines import Origin
 from nvcre_coordinator.core.job_lifecycle import created, decide
@@ -64,7 +64,7 @@ def observe(build: Any, job: Job, taken: dict[str, Any], at: float) -> Observed:
         nodes={
             node: NodeFacts(taken["agent"], build.at(at + 5) if taken["confirmed"] else None)
             if taken["agent"] is AgentState.CONNECTED
-            else NodeFacts(taken["agent"], lease_renewed_at=build.at(at))
+            else NodeFacts(taken["agent"], lease=LeaseWatch(build.at(at), build.at(at), build.at(at)))
             for node in NODES
         },
         hardware=tuple(

@@ -1,0 +1,104 @@
+"""What is put together for one decision must belong to one moment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from nvcre_coordinator.controllers.job_observation import JobObserver
+from nvcre_coordinator.controllers.run_memory import RunMemory
+from nvcre_coordinator.core.attribution import AgentState
+from nvcre_coordinator.core.incidents import Cursor
+from nvcre_coordinator.core.node_health import NodeHealth, node_health
+from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
+from nvcre_kube.client import ApiError
+from nvcre_kube.resources import TRAIN_JOBS
+
+
+class World:
+    """One node, its NodeHealth as the cache has it, what its agent has confirmed, and a server that takes its time."""
+
+    def __init__(self) -> None:
+        self.health: NodeHealth | None = NodeHealth("n1", cursors=(Cursor(outbox_id="o", seq=7),))
+        self.through: datetime | None = None
+        self.cursor: Cursor | None = Cursor(outbox_id="o", seq=7)
+        self.meanwhile: Any = lambda: None
+
+    def confirmed_through(self, node: str) -> datetime | None:
+        return self.through
+
+    def confirmed_cursor(self, node: str) -> Cursor | None:
+        return self.cursor
+
+    async def get(self, resource: Any, name: str, namespace: str) -> Any:
+        if resource is TRAIN_JOBS:
+            self.meanwhile()
+        raise ApiError(404, "NotFound", "gone")
+
+    async def facts(self, build: Any) -> Any:
+        cached_nothing = SimpleNamespace(get=lambda *_: None, by_index=lambda *_: [])
+        caches = SimpleNamespace(
+            healths=SimpleNamespace(get=lambda _: self.health),
+            nodes=cached_nothing,
+            train_jobs=cached_nothing,
+            pods=cached_nothing,
+            bandwidth_of=lambda _: None,
+        )
+        observer = JobObserver(
+            self,  # type: ignore[arg-type]
+            caches,  # type: ignore[arg-type]
+            RunMemory(self, lambda _: None),  # type: ignore[arg-type]
+            adapter=TrainJobAdapter(),
+            detectors=(),
+            confirmations=self,  # type: ignore[arg-type]
+            probes=SimpleNamespace(),  # type: ignore[arg-type]
+            on_look=lambda *_: None,
+        )
+        job = build.started()
+        job.metadata.annotations["nvcre.nvidia.com/group-nodes"] = "n1"
+        seen, _ = await observer.observe(job, build.at(60), build.at(0))
+        return seen.nodes["n1"]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_what_the_cache_holds_is_confirmed(build: Any, world: World) -> None:
+    world.through = build.at(61)
+    facts = await world.facts(build)
+    assert (facts.agent, facts.confirmed_through) == (AgentState.CONNECTED, build.at(61))
+
+
+async def test_a_confirmation_that_comes_during_the_look_is_for_the_next_one(build: Any, world: World) -> None:
+    world.meanwhile = lambda: setattr(world, "through", build.at(61))
+    assert (await world.facts(build)).confirmed_through is None
+
+
+@pytest.mark.parametrize("cursors", [(), (Cursor(outbox_id="o", seq=6),), (Cursor(outbox_id="other", seq=9),)])
+async def test_a_cache_that_lags_behind_the_stored_evidence_confirms_nothing(
+    build: Any, world: World, cursors: tuple[Cursor, ...]
+) -> None:
+    world.through = build.at(61)
+    world.health = NodeHealth("n1", cursors=cursors)
+    assert (await world.facts(build)).confirmed_through is None
+
+
+async def test_an_agent_that_is_connected_and_blind_is_not_silent(build: Any, world: World) -> None:
+    facts = await world.facts(build)
+    assert (facts.agent, facts.confirmed_through) == (AgentState.CONNECTED, None)
+    world.cursor = None
+    assert (await world.facts(build)).agent is AgentState.SILENT
+    world.health = None
+    assert (await world.facts(build)).agent is AgentState.ABSENT
+
+
+def test_the_cursors_of_a_stored_node_health_are_read() -> None:
+    stored = {"metadata": {"name": "n1"}, "status": {"cursors": [{"outboxID": "o", "seq": 7}]}}
+    held = node_health(stored)
+    assert held.holds(Cursor(outbox_id="o", seq=7))
+    assert held.holds(Cursor(outbox_id="new", seq=0))
+    assert not held.holds(Cursor(outbox_id="o", seq=8))
