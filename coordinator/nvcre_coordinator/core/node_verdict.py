@@ -38,6 +38,10 @@ class MonitorState(StrEnum):
     BLIND = "Blind"
 
 
+STARTING = "Starting"
+"""The reason of a monitor that has not had its first answer yet (agent/nvcre_agent/nvml/monitor.py)."""
+
+
 class Monitor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of NodeHealth.status.monitors."""
 
@@ -100,7 +104,8 @@ def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:  # noqa: 
         return Assessment(Verdict.BLIND, f"no agent since {seen.lost_since:%Y-%m-%dT%H:%M:%SZ}")
     if blind := [monitor for monitor in seen.monitors if monitor.state is MonitorState.BLIND]:
         why = "; ".join(f"{monitor.name}: {monitor.message or monitor.reason or 'blind'}" for monitor in blind)
-        return Assessment(Verdict.BLIND, why)
+        started_just_now = all(monitor.reason == STARTING for monitor in blind)
+        return Assessment(Verdict.UNKNOWN if started_just_now else Verdict.BLIND, why)
     if warnings := [incident for incident in seen.open if not incident.injected]:
         return Assessment(Verdict.HEALTHY, f"no hardware fault; {len(warnings)} warning(s): {_sentence(warnings)}")
     return Assessment(Verdict.HEALTHY, "no open incident")

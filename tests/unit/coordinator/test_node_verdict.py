@@ -42,6 +42,7 @@ def slow(verdict: ProbeVerdict = ProbeVerdict.SLOW, kind: ProbeKind = ProbeKind.
     )
 
 
+STARTING = Monitor(name="nvml", state=MonitorState.BLIND, reason="Starting", message="NVML has not answered yet")
 BLIND = Monitor(name="nvml", state=MonitorState.BLIND, reason="LibraryNotFound", message="libnvidia-ml.so.1 not found")
 CONDITIONAL = incident(Blame.CONDITIONAL)
 
@@ -72,6 +73,8 @@ CONDITIONAL = incident(Blame.CONDITIONAL)
         (seen(probes=(slow(ProbeVerdict.PASS, ProbeKind.NIC_LOOPBACK), slow())), Verdict.SUSPECT),
         # blind is about the monitors
         (seen(monitors=(BLIND,)), Verdict.BLIND),
+        (seen(monitors=(STARTING,)), Verdict.UNKNOWN),
+        (seen(monitors=(STARTING, BLIND)), Verdict.BLIND),
         (seen(lost_since=NOW), Verdict.BLIND),
         (seen(monitors=(BLIND,), open=(incident(),)), Verdict.FAULTY),
         (seen(lost_since=NOW, open=(CONDITIONAL,)), Verdict.SUSPECT),
