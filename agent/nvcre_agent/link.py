@@ -91,6 +91,7 @@ class Link:
         self._awake = asyncio.Event()
         self._sent_more = asyncio.Event()
         self._sent = 0
+        self._told_dropped = 0  # how many dropped events a snapshot has made good
         self._pause_s: float | None = None
         self._was_welcomed = False
         self.connected = False
@@ -178,6 +179,7 @@ class Link:
         self.connected = True
         self.connects += 1
         self._control.clear()
+        self._told_dropped = self._outbox.dropped
         self._say(pb.AgentMessage(snapshot=self._agent.snapshot()))
         for update in self._agent.probe_updates():
             self._say(pb.AgentMessage(probe_update=update))
@@ -269,14 +271,23 @@ class Link:
         """Everything read, everything sent, then a heartbeat with the id."""
         heartbeat = await self._agent.settle(SYNC_DEADLINE_S)
         heartbeat.sync_id = sync_id
-        while self._outbox.unsent(self._sent):
+        while self._outbox.unsent(self._sent, heartbeat.last_seq):  # not what happens meanwhile: that may never end
             self._sent_more.clear()
             await self._sent_more.wait()
+        self._tell_what_was_dropped()
         self._say(pb.AgentMessage(heartbeat=heartbeat))
+
+    def _tell_what_was_dropped(self) -> None:
+        """What a flood pushed out of the outbox is told by a snapshot: what is open must never stay unknown."""
+        if self._outbox.dropped != self._told_dropped:
+            self._told_dropped = self._outbox.dropped
+            self._say(pb.AgentMessage(snapshot=self._agent.snapshot()))
 
     async def _beat(self) -> None:
         while True:
-            self._say(pb.AgentMessage(heartbeat=await self._agent.heartbeat(HEARTBEAT_DEADLINE_S)))
+            heartbeat = await self._agent.heartbeat(HEARTBEAT_DEADLINE_S)
+            self._tell_what_was_dropped()
+            self._say(pb.AgentMessage(heartbeat=heartbeat))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._interval_changed.wait()

@@ -207,9 +207,9 @@ class Outbox:
             found.append(one)
         return found
 
-    def unsent(self, sent: int) -> bool:
-        """Is there anything above `sent` that was not acknowledged?"""
-        return any(seq > sent for seq in reversed(self._pending))
+    def unsent(self, sent: int, through: int) -> bool:
+        """Is there anything above `sent` and up to `through` that was not acknowledged?"""
+        return any(sent < seq <= through for seq in self._pending)
 
     def sent_unacknowledged(self, sent: int) -> int:
         return sum(1 for seq in self._pending if seq <= sent)

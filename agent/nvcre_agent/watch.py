@@ -169,7 +169,8 @@ class Watch:
         changes: tuple[Change, ...] = ()
         match event:
             case KernelEvent(kind=KernelEventKind.IB_LINK, state="ACTIVE"):
-                changes = self._folding.link_active(signal.subject, **now)
+                # A process may say that a link is up again; the link stays as the kernel left it.
+                changes = () if signal.injected else self._folding.link_active(signal.subject, **now)
             case KernelEvent(recovery_action=0) if not signal.injected:
                 changes = self._folding.reset_seen(signal.subject, **now)
             case _:

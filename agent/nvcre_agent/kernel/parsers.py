@@ -2,6 +2,9 @@
 
 Cheap words first, because nearly every line is none of ours. The state it keeps is one address (a bus loss told in
 three lines); linear in the length of the text.
+
+Only the NVIDIA driver tells one event in a record of several lines. The kernel quotes what users choose, file names
+among them, and those may contain line breaks: the later lines of any other record are somebody's words.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,6 +13,7 @@ from nvcre_agent.kernel import host, nvidia
 from nvcre_agent.kernel.model import KernelEvent
 
 MAX_LINE = 1024
+_DRIVER = "NVRM: "
 
 
 class LineParser:
@@ -18,7 +22,6 @@ class LineParser:
     def __init__(self) -> None:
         self._bus_drop = nvidia.BusDropLines()
         self._families: tuple[tuple[str | tuple[str, ...], Callable[[str], KernelEvent | None]], ...] = (
-            ("NVRM: ", self._nvrm),
             ("nvidia-nvswitch", nvidia.sxid),
             (("mlx5_", "ib", "NETDEV WATCHDOG"), host.ib_link),
             (("Out of memory", "Memory cgroup", "Killed process"), host.oom_kill),
@@ -26,11 +29,14 @@ class LineParser:
         )
 
     def feed(self, text: str) -> Iterator[KernelEvent]:
-        for line in text.split("\n"):
+        lines = text.lstrip("\n").split("\n")
+        for line in lines if lines[0].startswith(_DRIVER) else lines[:1]:
             if (event := self._line(line[:MAX_LINE].rstrip("\r"))) is not None:
                 yield event
 
     def _line(self, line: str) -> KernelEvent | None:
+        if line.startswith(_DRIVER):  # before AER: an Xid quotes the name of a process, which may be "AER: "
+            return self._nvrm(line)
         if "AER: " in line:
             return host.pcie_aer(line)
         for starts, parse in self._families:

@@ -210,10 +210,14 @@ class NvmlMonitor:
                 return MonitorState(
                     Sight.BLIND, "WorkerGarbled", "the NVML process wrote an endless line; restarting it"
                 )
-            if not line:
+            if not line.endswith(b"\n"):  # nothing, or the half line of one that was killed while it wrote
                 return MonitorState(Sight.BLIND, "WorkerDied")
             patience = self._timing.beat_interval_s + self._timing.hang_s
-            ended = await self._hear(json.loads(line))
+            try:
+                said = json.loads(line)
+            except ValueError:
+                return MonitorState(Sight.BLIND, "WorkerGarbled", "the NVML process wrote no JSON; restarting it")
+            ended = await self._hear(said)
             if ended is not None:
                 return ended
 

@@ -279,3 +279,45 @@ async def test_healthz_and_sigterm_without_a_coordinator(node: Node) -> None:
     assert (status, json.loads(body)["ok"], json.loads(body)["connected"]) == (200, True, False)
     assert (await node.get("/nothing"))[0] == 404
     assert await node.stop() == 0
+
+
+async def test_what_a_flood_pushed_out_of_the_outbox_is_told_by_a_snapshot(server: Server, node: Node) -> None:
+    coordinator = server.coordinator
+    coordinator.acks = False  # the window fills, and everything after it waits
+    await node.start(server.address)
+    await coordinator.until(lambda: coordinator.streams and any(map(watching, coordinator.stream.of("snapshot"))))
+    for number in range(1, 5001):
+        line = xid(79, LOST) if number == 1000 else xid(31, f"pid={number}, name=python, MMU Fault", gpu=1)
+        node.kernel(number, line)
+
+    def told_by_a_snapshot() -> bool:
+        return any(one.code == 79 for told in coordinator.stream.of("snapshot") for one in told.open_incidents)
+
+    await coordinator.until(told_by_a_snapshot)
+    assert all(event.incident.code == 31 for event in coordinator.events.values()), "its event was never sent"
+
+
+async def test_a_process_cannot_bring_a_link_up_again(server: Server, node: Node) -> None:
+    coordinator = server.coordinator
+    await node.start(server.address)
+    await coordinator.until(lambda: coordinator.streams)
+    node.kernel(1, "mlx5_core 0000:29:00.0 mlx5_0: Port: 1 Link DOWN")
+    await coordinator.until(coordinator.incidents)
+    node.kernel(2, "mlx5_core 0000:29:00.0 mlx5_0: Port: 1 Link ACTIVE", priority=8 + 6)
+    node.kernel(3, xid(79, LOST))
+    await coordinator.until(lambda: len(coordinator.incidents()) == 2)
+    assert [one.HasField("recovered_at") for one in coordinator.incidents().values()] == [False, False]
+
+
+async def test_a_restarted_agent_names_no_number_that_was_never_sent(server: Server, node: Node) -> None:
+    coordinator = server.coordinator
+    await node.start(server.address)
+    await coordinator.until(lambda: coordinator.streams)
+    node.kernel(1, xid(79, LOST))
+    await coordinator.until(coordinator.incidents)
+    [(outbox_id, seq)] = coordinator.events
+    await node.stop()
+    await node.start(server.address)
+    await coordinator.until(lambda: len(coordinator.streams) == 2 and coordinator.stream.of("heartbeat"))
+    sent = max([seq, *(event.seq for (outbox, _), event in coordinator.events.items() if outbox == outbox_id)])
+    assert coordinator.stream.of("heartbeat")[-1].last_seq <= sent

@@ -204,3 +204,13 @@ async def test_after_a_restart_the_newest_event_is_what_the_coordinator_has_not_
     async with running(path) as again:
         again.acknowledge(seq)  # the Welcome's cursor
         assert (again.newest_seq, again.last_seq > seq) == (seq, True)
+
+
+async def test_what_is_unsent_up_to_a_question_ends_even_if_more_keeps_coming(tmp_path: Path) -> None:
+    async with running(tmp_path / "outbox.sqlite") as outbox:
+        outbox.append([change(key="a")], boot_id="b")
+        asked_at = outbox.newest_seq
+        outbox.append([change(key="b")], boot_id="b")
+        assert outbox.unsent(0, asked_at)
+        assert not outbox.unsent(asked_at, asked_at)
+        assert outbox.unsent(asked_at, outbox.newest_seq)

@@ -256,3 +256,31 @@ def test_hostile_lines_cost_linear_time(hostile: str) -> None:
     for _ in range(3):
         events(hostile)
     assert time.process_time() - started < 30
+
+
+XID_79 = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        # A program file whose name has a line break, as the kernel's warning about an executable stack quotes it.
+        f"process '/tmp/x\n{XID_79}' started with executable stack",
+        f"EXT4-fs (loop0): mounted filesystem x\n{XID_79}",
+        f"Killed process 7 (a)\n{XID_79}",
+        f"mlx5_core 0000:29:00.0 mlx5_0: Port: 1 Link DOWN\n{XID_79}",
+    ],
+)
+def test_what_a_user_put_behind_a_line_break_is_not_the_kernel_s_word(record: str) -> None:
+    assert [event.code for event in events(record) if event.kind is KernelEventKind.XID] == []
+
+
+def test_the_driver_s_own_record_may_have_several_lines() -> None:
+    assert [event.code for event in events(f"NVRM: some words first\n{XID_79}")] == [79]
+    assert [event.code for event in events(f"\n{XID_79}")] == [79]
+
+
+def test_a_process_called_aer_hides_no_xid() -> None:
+    line = "NVRM: Xid (PCI:0000:1b:00): 94, pid=7, name=AER: , Contained: SM (0x1). RST: No, D-RST: No"
+    (event,) = events(line)
+    assert (event.kind, event.code, event.process) == (KernelEventKind.XID, 94, "AER: ")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from nvcre_agent.nvml.monitor import NvmlMonitor, Observation, Timing, backoff_s
@@ -252,6 +253,7 @@ async def test_the_child_dies_with_an_agent_that_is_killed(simulation: Simulatio
 _AGENT = """
 import asyncio, sys
 from pathlib import Path
+from types import SimpleNamespace
 from nvcre_agent.nvml.monitor import NvmlMonitor
 
 async def main():
@@ -275,3 +277,17 @@ def test_the_child_stays_small() -> None:
     code = f"import sys, nvcre_agent.nvml.worker; print([name for name in {heavy} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [(b'{"say": "snapsh', "WorkerDied"), (b"", "WorkerDied"), (b"Segmentation fault\n", "WorkerGarbled")],
+)
+async def test_a_child_that_is_killed_in_the_middle_of_a_line_does_not_take_the_agent_with_it(
+    written: bytes, reason: str
+) -> None:
+    stdout = asyncio.StreamReader()
+    stdout.feed_data(written)
+    stdout.feed_eof()
+    state = await NvmlMonitor()._listen(SimpleNamespace(stdout=stdout))  # type: ignore[arg-type]
+    assert (state.sight, state.reason) == (Sight.BLIND, reason)
