@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from nvcre_coordinator.api.measurement import BandwidthResult
 
 MAX_SIZES = 256  # maxItems of status.results
+MAX_GBPS = 1e6  # more than any interconnect does: somebody's noise, which must not become a mean or a sum without end
 
 
-@dataclass(frozen=True, slots=True)
-class BandwidthRow:
+class BandwidthRow(NamedTuple):  # a frozen dataclass takes three times as long to make, and logs have many rows
     size_bytes: int
     algbw_gbps: float
     busbw_gbps: float
@@ -36,9 +36,11 @@ class BandwidthTable:
     rows_beyond_size_limit: int = 0
 
     def add(self, rows: Iterable[BandwidthRow]) -> int:
-        """Adds rows, returns how many."""
+        """Adds rows, returns how many; implausible ones are none."""
         count = 0
         for row in rows:
+            if not (0 <= row.algbw_gbps <= MAX_GBPS and 0 <= row.busbw_gbps <= MAX_GBPS):
+                continue
             count += 1
             total = self._sums.get(row.size_bytes)
             if total is None:

@@ -106,3 +106,14 @@ def test_not_a_number_is_no_row() -> None:
 def test_how_the_stream_is_cut_makes_no_difference(lines: list[bytes], chunk: int) -> None:
     text = b"".join(lines)
     assert len(rows_of(text, chunk)[0]) == lines.count(ROW)
+
+
+@pytest.mark.parametrize("figure", ["nan", "inf", "-inf", "1e400", "1e308", "1e30", "-5.0", "N/A", "9" * 40])
+def test_a_row_with_impossible_figures_is_none_and_spoils_no_other(figure: str) -> None:
+    """A mean of it would not fit the status' schema: the measurement could never be written again."""
+    row = "   1048576   262144   float   sum   -1   42.69   {}   {}   0   42.30   24.79   43.38   0\n"
+    rows, _ = rows_of((row.format("24.56", "42.97") + row.format(figure, "42.97") + row.format("1.0", figure)).encode())
+    table = BandwidthTable()
+    table.add(rows)
+    (result,) = table.results()
+    assert (result.alg_bw, result.bus_bw, result.samples) == ("24.56", "42.97", 1)
