@@ -1,9 +1,10 @@
 """Compiles a LogProfile and finds its lines in a log: bulk scan over whole chunks, captures only on hits.
 
-Patterns are RE2 (linear time on hostile input) and apply to one line without the kubelet's time prefix.  The scan
+Patterns are RE2 (linear time on hostile input) and apply to one line without the kubelet's time prefix. The scan
 searches a chunk with the pattern in multi-line mode and then checks the line it hit alone, so a pattern that could
-match across lines finds exactly what it would find line by line.  A line longer than 1 MiB is skipped and counted, and
-no other row is lost (the reference gives such a log up).
+match across lines finds exactly what it would find line by line. Patterns that `re` provably matches in linear time too
+(linear_pattern.py: the built-in ones that matter) are left to it, because it is several times as fast from Python. A
+line longer than 1 MiB is skipped and counted, and no other row is lost (the reference gives such a log up).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re2
 from nvcre_coordinator.api.log_profile import EventPattern, LogProfile
 from nvcre_coordinator.core.bandwidth import BandwidthRow
 from nvcre_coordinator.core.go_time import GoTimeParser, LayoutError, compile_layout
+from nvcre_coordinator.core.linear_pattern import LinearPattern, linear_pattern
 from nvcre_coordinator.core.log_lines import split_prefixes
 
 MAX_LINE_BYTES = 1024 * 1024
@@ -38,10 +40,14 @@ class LinePattern:
     line: re2.Pattern
     bulk: re2.Pattern | None
     captures: tuple[int, ...]  # group numbers, in the order in which they are yielded
+    linear: LinearPattern | None = None  # the same for `re`, where that is safe: five times as fast from Python
 
     def scan(self, text: bytes) -> Iterator[tuple[bytes | None, ...]]:
         """`text` is whole lines, prefixes already removed."""
         captures = self.captures
+        if self.linear is not None:
+            yield from self._scan_linear(self.linear, text)
+            return
         if self.bulk is None:
             for line in text.split(b"\n"):
                 if (alone := self.line.search(line)) is not None:
@@ -62,6 +68,21 @@ class LinePattern:
             if match is not None:
                 yield tuple(match[number] for number in captures)
             position = end + 1
+
+    def _scan_linear(self, linear: LinearPattern, text: bytes) -> Iterator[tuple[bytes | None, ...]]:
+        # With the whole match in front `group` gives a tuple, however many captures there are.
+        numbers = (0, *self.captures)
+        match_line = linear.line.match if linear.anchored else linear.line.search
+        if linear.suits_always:
+            for match in filter(None, map(match_line, linear.candidates(text))):
+                yield match.group(*numbers)[1:]
+            return
+        for line in linear.candidates(text):
+            if not linear.suits(line):
+                if (theirs := self.line.search(line)) is not None:
+                    yield tuple(theirs[number] for number in self.captures)
+            elif (ours := match_line(line)) is not None:
+                yield ours.group(*numbers)[1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +113,7 @@ def compile_pattern(pattern: EventPattern, path: str, required: tuple[str, ...])
         raise LogProfileError(f"{path}.regex lacks the named group(s) {', '.join(missing)}")
     if pattern.example and line.search(pattern.example.encode()) is None:
         raise LogProfileError(f"{path}.example does not match {path}.regex")
-    return LinePattern(line, bulk, tuple(groups[name] for name in required))
+    return LinePattern(line, bulk, tuple(groups[name] for name in required), linear_pattern(pattern.regex))
 
 
 def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
@@ -122,21 +143,15 @@ def bandwidth_rows(pattern: LinePattern, text: bytes) -> list[BandwidthRow]:
     """Rows of whole lines; a row whose figures are no finite numbers (N/A) is none."""
     rows = []
     for size, algbw, busbw in pattern.scan(text):
-        row = _row(size, algbw, busbw)
-        if row is not None:
+        if size is None or algbw is None or busbw is None or len(size) > 19 or len(algbw) > 32 or len(busbw) > 32:
+            continue
+        try:
+            row = BandwidthRow(int(size), float(algbw), float(busbw))
+        except ValueError:
+            continue
+        if math.isfinite(row.algbw_gbps) and math.isfinite(row.busbw_gbps) and 0 <= row.size_bytes <= MAX_INT64:
             rows.append(row)
     return rows
-
-
-def _row(size: bytes | None, algbw: bytes | None, busbw: bytes | None) -> BandwidthRow | None:
-    if size is None or algbw is None or busbw is None or len(size) > 19 or len(algbw) > 32 or len(busbw) > 32:
-        return None
-    try:
-        row = BandwidthRow(int(size), float(algbw), float(busbw))
-    except ValueError:
-        return None
-    finite = math.isfinite(row.algbw_gbps) and math.isfinite(row.busbw_gbps)
-    return row if finite and 0 <= row.size_bytes <= MAX_INT64 else None
 
 
 @dataclass(slots=True)
