@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test lint bench lock protos clean
+.PHONY: help demo test test-cluster control-plane lint bench lock protos clean
 
 help:  ## what there is
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml requirements/dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "nvcre needs Python >= 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -23,6 +23,12 @@ demo: $(STAMP)  ## break a GPU in a simulated cluster and find it
 
 test: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest
+
+control-plane: $(STAMP)  ## build a real Kubernetes control plane from pinned Go modules (once; needs Go)
+	@$(BIN)/python -m nvcre_local.control_plane build
+
+test-cluster: control-plane  ## the tests that need a real control plane
+	$(BIN)/python -m pytest tests/cluster -m cluster
 
 lint: $(STAMP)  ## ruff, mypy (strict), import contracts
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import signal
 import sys
@@ -11,14 +12,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nvcre_local.cluster_objects import NotInstalled
 from nvcre_local.control_plane.building import BuildFailed, GoMissing, build
 from nvcre_local.control_plane.cache import Cache, NotBuilt
 from nvcre_local.control_plane.go_modules import StrangeModule
-from nvcre_local.control_plane.plane import ControlPlane, Plan
 from nvcre_local.control_plane.projects import UnknownVersion, read
 from nvcre_local.processes import ChildDied, Children, NotReady
+
+if TYPE_CHECKING:
+    from nvcre_local.control_plane.plane import Served
 
 DESCRIPTION = """\
 A real Kubernetes control plane as plain processes on loopback: etcd, kube-apiserver, kube-controller-manager,
@@ -45,7 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--kwok", action="store_true", help="with kwok, which looks after nodes annotated kwok.x-k8s.io/node"
     )
-    up.add_argument("--kubeconfig", metavar="FILE", type=Path, help="also write the kubeconfig there")
+    up.add_argument(
+        "--ready-file",
+        metavar="FILE",
+        type=Path,
+        help="written as JSON once it serves: url, kubeconfig (admin's), kubelets (a kubeconfig), authority (PEM file)",
+    )
     return parser
 
 
@@ -61,6 +70,9 @@ def _build() -> int:
 
 
 async def _up(arguments: argparse.Namespace) -> int:
+    # Imported here: a build that finds all in place is over before an HTTP client is loaded.
+    from nvcre_local.control_plane.plane import ControlPlane, Plan  # noqa: PLC0415
+
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -77,10 +89,9 @@ async def _up(arguments: argparse.Namespace) -> int:
                 raise children.died.result()
             if not stop.is_set():
                 served = await starting
-                if arguments.kubeconfig is not None:
-                    arguments.kubeconfig.write_bytes(served.kubeconfig.read_bytes())
-                    arguments.kubeconfig.chmod(0o600)
                 print(served.kubeconfig, flush=True)
+                if arguments.ready_file is not None:
+                    _tell_ready(arguments.ready_file, served)
                 await asyncio.wait((stopping, children.died), return_when=asyncio.FIRST_COMPLETED)
                 if not stop.is_set():
                     raise children.died.result()
@@ -90,6 +101,18 @@ async def _up(arguments: argparse.Namespace) -> int:
         finally:
             await plane.stop()
     return 0
+
+
+def _tell_ready(file: Path, served: Served) -> None:
+    content = {
+        "url": served.url,
+        "kubeconfig": str(served.kubeconfig),
+        "kubelets": str(served.kubelets),
+        "authority": str(served.authority),
+    }
+    new = file.with_name(f".{file.name}.new")
+    new.write_text(json.dumps(content))
+    new.replace(file)
 
 
 def main(words: Sequence[str] | None = None) -> int:

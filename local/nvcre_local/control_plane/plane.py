@@ -53,13 +53,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`kubeconfig` is the admin's. `ca` is the PEM that clients trust; `authority` is the same in a file: it signed the
-    certificate that the API server shows to kubelets."""
+    """`kubeconfig` is the admin's, `kubelets` that of our kubelets. `ca` is the PEM that clients trust; `authority` is
+    the same in a file: it signed the certificate that the API server shows to kubelets."""
 
     url: str
     ca: str
     authority: Path
     kubeconfig: Path
+    kubelets: Path
 
 
 class ControlPlane:
@@ -117,8 +118,8 @@ class ControlPlane:
     # -- the API server ---------------------------------------------------------------------------------------------
 
     async def _start_api_server(self, authority: Authority, keys: Pair) -> Served:
-        admin = identities.admin()
-        users = (admin, *self._programs.values(), *self._plan.identities)
+        admin, kubelets = identities.admin(), identities.kubelets()
+        users = (admin, kubelets, *self._programs.values(), *self._plan.identities)
         client, peer, free = free_ports(3)
         port = self._plan.port or free
         files = ApiServerFiles(
@@ -139,10 +140,16 @@ class ControlPlane:
         await self._start(etcd)
         await self._start(api_server)  # it waits for etcd by itself
         url = f"https://{LOOPBACK}:{port}"
-        text = kubeconfig(url, admin, ca=authority.pem)
-        path = write_secret(self._directory / "admin.kubeconfig", text)
-        self._authority = authority
-        return Served(url, authority.pem, authority.certificate, path)
+        return Served(
+            url,
+            authority.pem,
+            authority.certificate,
+            self._write_kubeconfig("admin", url, admin, authority),
+            self._write_kubeconfig("kubelets", url, kubelets, authority),
+        )
+
+    def _write_kubeconfig(self, name: str, url: str, identity: Identity, authority: Authority) -> Path:
+        return write_secret(self._directory / f"{name}.kubeconfig", kubeconfig(url, identity, ca=authority.pem))
 
     def _kubeconfig(self, served: Served, name: str) -> Path:
         text = kubeconfig(served.url, self._programs[name], ca=served.ca)
@@ -281,9 +288,7 @@ async def _create(client: KubeClient, documents: Iterable[JsonObject]) -> None:
                 if not error.already_exists:
                     raise
 
-    async with asyncio.TaskGroup() as tasks:
-        for document in documents:
-            tasks.create_task(one(document))
+    await asyncio.gather(*(one(document) for document in documents))
 
 
 async def wait_for_definitions(client: KubeClient, names: Iterable[str], *, within_s: float = 60.0) -> None:
