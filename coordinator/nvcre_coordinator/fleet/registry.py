@@ -61,6 +61,7 @@ class ConnectedAgent:
     asks_left: int = 0
     asked_at: datetime | None = None  # the last time
     ask_scheduled: bool = False
+    sending: asyncio.Future[None] | None = None  # the last message that was given to gRPC
 
     def send(self, message: pb.CoordinatorMessage) -> None:
         """Never waits: an agent that does not read is not worth memory, it comes back with a new stream."""

@@ -215,9 +215,9 @@ class FleetServicer(pb_grpc.FleetServicer):
             )
         finally:
             agent.end(Ending(None, "", "disconnected"))
-            for task in (reading, writing):
-                task.cancel()
-            await asyncio.wait({reading, writing})
+            reading.cancel()
+            await _stop_writing(agent, writing)
+            await asyncio.wait({reading})
 
     async def _read(self, agent: ConnectedAgent, requests: AsyncIterator[pb.AgentMessage]) -> Ending:
         loop = asyncio.get_running_loop()
@@ -288,12 +288,26 @@ class FleetServicer(pb_grpc.FleetServicer):
 async def _write(agent: ConnectedAgent, context: Context) -> Ending:
     while True:
         message = await agent.outbound.get()
+        agent.sending = asyncio.ensure_future(context.write(message))
         try:
-            await context.write(message)
+            await asyncio.shield(agent.sending)
         except (grpc.aio.UsageError, grpc.aio.InternalError):  # the other side has gone meanwhile
             return Ending(None, "", "disconnected")
         finally:
             agent.outbound.task_done()
+
+
+async def _stop_writing(agent: ConnectedAgent, writing: asyncio.Task[Ending]) -> None:
+    """A write that gRPC has begun cannot be taken back, and beside it the stream's status cannot be sent."""
+    writing.cancel()
+    await asyncio.wait({writing})
+    if agent.sending is not None and not agent.sending.done():
+        done, _ = await asyncio.wait({agent.sending}, timeout=LAST_WORDS_S)
+        if not done:
+            logger.warning("stream does not end, the agent does not read it node=%s", agent.node)
+        for sent in done:
+            if not sent.cancelled():
+                sent.exception()  # looked at: the other side may have gone
 
 
 async def _last_words(agent: ConnectedAgent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import grpc
 import pytest
@@ -298,3 +299,20 @@ async def test_an_agent_that_has_not_read_its_sources_lives_and_confirms_nothing
     await agent.snapshot()
     await fleet.until("node-1", lambda status: status.get("verdict") == "Healthy")
     assert not agent.call.done()
+
+
+async def test_a_stream_that_ends_while_something_is_being_written_ends_for_the_agent_too(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    """The status could not be sent beside an unfinished write: the agent kept on talking to nobody."""
+    await add_node(client, "node-1")
+    await fleet.start()
+    agent = await fleet.agent(await agent_token(client, "node-1"))
+    hello = pb.AgentMessage(hello=pb.Hello(min_protocol=1, max_protocol=1, outbox_id="o", boot_id="b"))
+    for _ in range(60):
+        call = agent.stub.Connect(metadata=(("authorization", f"Bearer {agent.token}"),))
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await call.write(hello)
+            await call.write(hello)  # refused, while the Welcome is on its way
+        async with asyncio.timeout(10):
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
