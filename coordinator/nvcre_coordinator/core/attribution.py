@@ -18,6 +18,7 @@ from nvcre_coordinator.core.first_exit import Crash, first_crashes
 from nvcre_coordinator.core.limits import clip_entry
 from nvcre_coordinator.core.pods import PodRecord
 
+_DO_NOT_DRAIN = "The node is not accused: look into the program's log (status.failureLog)"
 LEASE_SILENT = timedelta(seconds=20)
 """A kubelet renews its node Lease every 10 s (https://kubernetes.io/docs/concepts/architecture/leases/)."""
 
@@ -155,7 +156,7 @@ def _crash_entries(crashes: tuple[Crash, ...]) -> tuple[FailedNode, ...]:
             FailedNode(
                 name=node,
                 reason=FailedNodeReason.WORKLOAD_FAILED,
-                message=f"application error; no hardware evidence: {found[0].sentence}{others}",
+                message=f"application error; no hardware evidence: {found[0].sentence}{others}. {_DO_NOT_DRAIN}",
                 evidence=tuple(
                     Evidence(source="workload", code=crash.code, message=crash.sentence, time=crash.time)
                     for crash in found
@@ -199,7 +200,7 @@ def _launcher_entry(launcher: PodRecord, host: str, pod: PodRecord) -> FailedNod
         FailedNode(
             name=pod.node,
             reason=FailedNodeReason.WORKLOAD_FAILED,
-            message=f"application error; no hardware evidence: {message}",
+            message=f"application error; no hardware evidence: {message}. {_DO_NOT_DRAIN}",
             evidence=(Evidence(source="workload", message=message, time=time),) if time is not None else (),
         )
     )
@@ -224,6 +225,7 @@ def _whole_group(run: FailedRun, culprit: PodRecord | None) -> Attribution:
         verdict = True, Reason.NODES_NAMED, f"{run.group[0]} is the only node of the run{tail}"
     else:
         message = f"could not be narrowed: one of {len(run.group)} nodes of the run, without evidence against any{tail}"
+        message += ". Drain none of them for it: look into the program's log (status.failureLog)"
         verdict = False, Reason.NOT_NARROWED, f"Could not be narrowed to fewer than {len(run.group)} nodes{tail}"
     entries = tuple(
         clip_entry(FailedNode(name=name, reason=FailedNodeReason.WORKLOAD_FAILED, message=message))

@@ -67,18 +67,24 @@ def conclude(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
     unconfirmed, confirmation = _confirmation(seen, status, end, stamp.now)
     waits = [wait for wait in (patience, confirmation, _settling(status, end, seen, stamp.now)) if wait is not None]
     if waits:
-        return _pending(status, _waiting_for(patience, unconfirmed), min(waits), unconfirmed, stamp)
+        return _pending(status, _waiting_for(seen, patience, unconfirmed), min(waits), unconfirmed, stamp)
     if is_true(status.conditions, ConditionType.FAILED):
         return _conclude_failure(seen, status, end, stamp)
     return _conclude_success(seen, status, stamp)
 
 
 def _conclude_success(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
-    if _hardware(status):
-        names = ", ".join(entry.name for entry in _hardware(status))
-        return _done(status, Attribution((), True, Reason.NODES_NAMED, f"Hardware evidence names {names}"), stamp)
     validation = find(status.conditions, ConditionType.VALIDATION_FAILED)
-    if validation is not None and validation.reason == Reason.THRESHOLD_VIOLATED:
+    slow = validation is not None and validation.reason == Reason.THRESHOLD_VIOLATED
+    if _hardware(status):
+        message = f"Hardware evidence names {', '.join(entry.name for entry in _hardware(status))}"
+        if slow:
+            message += (
+                "; whether it also explains the violated threshold was not tested (no node was probed): "
+                "run again without the named nodes"
+            )
+        return _done(status, Attribution((), True, Reason.NODES_NAMED, message), stamp)
+    if validation is not None and slow:
         return _conclude_slowness(seen, status, validation, stamp)
     return _nothing(status, "The run ended well and its agents saw no hardware failure", stamp)
 
@@ -130,8 +136,19 @@ def _missing_values(seen: Observed, end: datetime, now: datetime) -> timedelta |
     limit = measurement_timeout(seen.job)
     if now - end <= limit:
         return min(POLL, limit - (now - end) + timedelta(milliseconds=10))
-    message = f"Measurement data not available within {go_duration(limit)} for keys: {keys}"
+    message = f"Measurement data not available within {go_duration(limit)} for keys: {keys}{_why_missing(seen)}"
     return thresholds.Problem(Reason.MEASUREMENT_TIMEOUT, message)
+
+
+def _why_missing(seen: Observed) -> str:
+    """What keeps the values away, as far as it is known; empty where they may simply come later."""
+    missing = set(seen.job.spec.thresholds) - set(seen.measured.values)
+    known = {**seen.measured.pending, **seen.measured.lost}
+    whys = {known[key] for key in missing if key in known}
+    bandwidth = sorted(missing & {thresholds.BUS_BANDWIDTH, thresholds.ALG_BANDWIDTH} - set(known))
+    if bandwidth and seen.job.spec.bandwidth_measurement is None:
+        whys.add(f"spec.bandwidthMeasurement is absent, so nothing measures {', '.join(bandwidth)}")
+    return f": {'; '.join(sorted(whys))}" if whys else ""
 
 
 def measurement_timeout(job: Job) -> timedelta:
@@ -186,9 +203,9 @@ def _settling(status: JobStatus, end: datetime, seen: Observed, now: datetime) -
     return CONFIRMATION_POLL if unread and age < CONFIRMATION_LIMIT else None
 
 
-def _waiting_for(patience: timedelta | None, unconfirmed: tuple[str, ...]) -> str:
+def _waiting_for(seen: Observed, patience: timedelta | None, unconfirmed: tuple[str, ...]) -> str:
     if patience is not None:
-        return "Waiting for measured values"
+        return f"Waiting for measured values{_why_missing(seen)}"
     if unconfirmed:
         named = ", ".join(unconfirmed[:3]) + (f" and {len(unconfirmed) - 3} more" if len(unconfirmed) > 3 else "")
         return f"Waiting for the agents to confirm what they saw up to the end of the run: {named}"

@@ -79,8 +79,9 @@ def _follow(status: JobStatus, workload: Workload | Gone, stamp: Stamp) -> JobSt
         case Workload(phase=WorkloadPhase.PENDING, title=title, message=message):
             text = f"Workload {title} is pending: {message}"
             kind, reason = ConditionType.IN_PROGRESS, Reason.WORKLOAD_PENDING
-        case Workload(title=title):
-            kind, reason, text = ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING, f"Workload {title} is running"
+        case Workload(title=title, message=message):
+            text = f"Workload {title} is held up: {message}" if message else f"Workload {title} is running"
+            kind, reason = ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING
             if status.workload_start_time is None:
                 status = msgspec.structs.replace(status, workload_start_time=second(stamp.now))
     return _execution(status, kind, reason, text, stamp)

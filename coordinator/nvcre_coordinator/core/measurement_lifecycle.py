@@ -205,12 +205,20 @@ def measured_bandwidth(measurement: BandwidthMeasurement | None) -> Measured:
         return Measured()
     complete = find(measurement.status.conditions, ConditionType.COMPLETE)
     if complete is None or complete.status is not ConditionStatus.TRUE:
-        return Measured()
+        return Measured(pending=_pending(measurement))
     best = peak(measurement.status.results)
     if complete.reason != Reason.JOB_SUCCEEDED or best is None:
         why = f"BandwidthMeasurement {measurement.metadata.name} ended with {complete.reason}"
         return Measured(lost={BUS_BANDWIDTH: why, ALG_BANDWIDTH: why})
     return Measured(values={BUS_BANDWIDTH: best.busbw_gbps, ALG_BANDWIDTH: best.algbw_gbps})
+
+
+def _pending(measurement: BandwidthMeasurement) -> dict[str, str]:
+    measuring = find(measurement.status.conditions, ConditionType.MEASURING)
+    if measuring is None or measuring.status is not ConditionStatus.FALSE:
+        return {}
+    why = f"BandwidthMeasurement {measurement.metadata.name}: {measuring.message}"
+    return {BUS_BANDWIDTH: why, ALG_BANDWIDTH: why}
 
 
 def _merged(known: tuple[str, ...], seen: tuple[str, ...]) -> tuple[str, ...]:

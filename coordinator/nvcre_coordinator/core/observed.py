@@ -43,10 +43,11 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Threshold values that are final, and why others will never come."""
+    """Threshold values that are final, why others will never come, and why others are not there yet."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
+    pending: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,10 @@ from nvcre_coordinator.core.node_health import NodeHealth
 ProbeResults = Mapping[str, tuple[ProbeResult, ...]]
 
 _PART = {ProbeKind.NVLINK_ALL_REDUCE: ComponentKind.NVLINK, ProbeKind.NIC_LOOPBACK: ComponentKind.NIC}
+_DO = {
+    ProbeKind.NVLINK_ALL_REDUCE: "Cordon the node; look at nvidia-smi nvlink -s and -e, and at its clocks",
+    ProbeKind.NIC_LOOPBACK: "Cordon the node; look at ibstat (state, rate), port error counters, PCIe width",
+}
 _NAME = {ProbeKind.NVLINK_ALL_REDUCE: "NVLink all-reduce", ProbeKind.NIC_LOOPBACK: "NIC loopback"}
 
 
@@ -46,7 +50,13 @@ def attribute_slowness(
     why = _why_not(group, results, finished=finished)
     message = f"{violation}. {why}"
     group_entries = tuple(
-        clip_entry(FailedNode(name=node, reason=FailedNodeReason.THRESHOLD_VIOLATION, message=f"{why}. {violation}"))
+        clip_entry(
+            FailedNode(
+                name=node,
+                reason=FailedNodeReason.THRESHOLD_VIOLATION,
+                message=f"{why}. Drain none of them for it. {violation}",
+            )
+        )
         for node in sorted(group)
     )
     return Attribution(group_entries, False, Reason.NOT_NARROWED, message)
@@ -71,7 +81,10 @@ def _slow_entry(
         FailedNode(
             name=node,
             reason=FailedNodeReason.THRESHOLD_VIOLATION,
-            message=f"slow alone: {_NAME[first.kind]} {first.bus_bandwidth_gbps} GB/s. {first.comparison}. {violation}",
+            message=(
+                f"slow alone: {_NAME[first.kind]} {first.bus_bandwidth_gbps} GB/s. {first.comparison}. "
+                f"{_DO[first.kind]}. {violation}"
+            ),
             component=component_of(suspect.component) if suspect is not None else Component(_PART[first.kind]),
             evidence=tuple(facts),
         )

@@ -7,6 +7,7 @@ Expressions are bounded by the CRD (2048 characters, 32 entries) and by the runt
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,6 +26,7 @@ KNOWN_KEYS = frozenset({BUS_BANDWIDTH, ALG_BANDWIDTH, GOODPUT_RATIO, AVG_TFLOPS_
 
 MAX_EXPRESSION = 2048
 _TRIAL_VALUE = 1.0
+_PLACE = re.compile(r"(?:INVALID_ARGUMENT: )?ERROR: <input>:(\d+):(\d+): ")
 
 
 class ThresholdError(ValueError):
@@ -86,7 +88,7 @@ def check(thresholds: Mapping[str, str]) -> Problem | None:
         try:
             holds(thresholds[key], _TRIAL_VALUE)
         except ThresholdError as error:
-            return _invalid(key, error)
+            return _invalid(key, thresholds[key], error)
     return None
 
 
@@ -99,17 +101,20 @@ def evaluate(thresholds: Mapping[str, str], measured: Mapping[str, float]) -> tu
         try:
             satisfied = holds(thresholds[key], measured[key])
         except ThresholdError as error:
-            return _invalid(key, error)
+            return _invalid(key, thresholds[key], error)
         if not satisfied:
             message = f'Threshold "{key}" violated: measured {measured[key]:.4f}, expression: {thresholds[key]}'
             violations.append(Violation(key, clip(message, 1024)))
     return tuple(violations)
 
 
-def _invalid(key: str, error: ThresholdError) -> Problem:
-    return Problem(Reason.INVALID_THRESHOLD_EXPRESSION, clip(f'Threshold "{key}": {error}', 1024))
+def _invalid(key: str, expression: str, error: ThresholdError) -> Problem:
+    remedy = 'write CEL over value that gives a bool, such as "value >= 300.0"'
+    text = f'Threshold "{key}": {clip(str(error), 512)} in "{clip(expression, 256)}"; {remedy}'
+    return Problem(Reason.INVALID_THRESHOLD_EXPRESSION, clip(text, 1024))
 
 
 def one_line(text: str) -> str:
-    """The runtime's message without its drawing of the expression."""
-    return " ".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("|")).strip()
+    """The runtime's message without its drawing of the expression, and with places a person can count to."""
+    flat = " ".join(line.strip() for line in text.splitlines() if not line.lstrip().startswith("|")).strip()
+    return _PLACE.sub(r"line \1 column \2: ", flat)

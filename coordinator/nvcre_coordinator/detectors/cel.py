@@ -41,7 +41,10 @@ def compile_expression(expression: str) -> cel.Expression:
     try:
         program = _environment().compile(expression)
     except RuntimeError as error:  # what the CEL runtime raises for every rejected expression
-        raise DetectorSpecError(clip(one_line(str(error)), 512)) from error
+        raise DetectorSpecError(
+            f'{clip(one_line(str(error)), 512)} in "{clip(expression, 256)}"; write CEL over node that gives a bool, '
+            'such as "node.spec.unschedulable == true"'
+        ) from error
     if program.return_type() != cel.Type.BOOL:
         raise DetectorSpecError(
             f"gives {program.return_type().name()}, must give a bool (compare it: node.spec.unschedulable == true)"

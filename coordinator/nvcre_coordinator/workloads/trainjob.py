@@ -61,7 +61,10 @@ class TrainJobAdapter:
 
 
 def read_train_job(train_job: TrainJob) -> Workload:
-    """Failed wins over Complete, both win over suspended; everything else is Running (case 12)."""
+    """Failed wins over Complete, both win over suspended; everything else is Running (case 12).
+
+    A Failed that is False tells why nothing was started yet, such as a runtime that does not exist.
+    """
     title = f"{TRAIN_JOBS.kind}/{train_job.metadata.name}"
     conditions = {condition.type: condition for condition in train_job.status.conditions}
     for kind, phase in (("Failed", WorkloadPhase.FAILED), ("Complete", WorkloadPhase.SUCCEEDED)):
@@ -71,7 +74,8 @@ def read_train_job(train_job: TrainJob) -> Workload:
     if train_job.spec.suspend:
         manager = f" (managedBy {train_job.spec.managed_by})" if train_job.spec.managed_by else ""
         return Workload(title, WorkloadPhase.PENDING, f"suspended; a queue such as Kueue has not admitted it{manager}")
-    return Workload(title, WorkloadPhase.RUNNING)
+    failed = conditions.get("Failed")
+    return Workload(title, WorkloadPhase.RUNNING, failed.message if failed is not None else "")
 
 
 def child_labels(job: Job) -> dict[str, str]:

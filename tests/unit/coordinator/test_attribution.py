@@ -26,9 +26,9 @@ def test_the_first_crash_names_its_node_and_nothing_of_its_hardware(build: Any) 
     )
     (entry,) = found.entries
     assert (entry.name, entry.component, found.attributed) == ("n1", None, True)
-    assert (
-        entry.message
-        == "application error; no hardware evidence: rank 1 (pod r1) exited with code 1: RuntimeError: boom"
+    assert entry.message == (
+        "application error; no hardware evidence: rank 1 (pod r1) exited with code 1: RuntimeError: boom. "
+        "The node is not accused: look into the program's log (status.failureLog)"
     )
     assert (entry.evidence[0].source, entry.evidence[0].code) == ("workload", 1)
     assert found.culprit.name == "r1"
@@ -92,6 +92,7 @@ def test_only_echoes_name_the_whole_group_and_say_so(build: Any) -> None:
     assert named(found) == ["n0", "n1"]
     assert (found.attributed, found.reason.value) == (False, "NotNarrowed")
     assert all("could not be narrowed" in entry.message for entry in found.entries)
+    assert all("Drain none of them" in entry.message for entry in found.entries)
 
 
 def test_a_group_of_one_is_narrow_enough(build: Any) -> None:

@@ -56,6 +56,7 @@ def test_a_bad_expression_is_found_before_the_workload_is_created(build: Any, ex
     with pytest.raises(DetectorSpecError) as error:
         CelDetector().validate(cel_job(build, expression))
     assert "\n" not in str(error.value)
+    assert "node.spec.unschedulable == true" in str(error.value), "what to write instead"
 
 
 def test_a_missing_key_blames_nobody_and_is_told(build: Any) -> None:

@@ -4,8 +4,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from nvcre_coordinator.api.conditions import find
-from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.api.conditions import ConditionType, find
+from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job
 from nvcre_coordinator.core.attribution import AgentState, LeaseWatch, NodeFacts
 from nvcre_coordinator.core.failure_lines import Origin
 from nvcre_coordinator.core.job_conclusion import wants_probes
@@ -54,12 +54,17 @@ def test_a_value_that_has_not_come_is_waited_for(build: Any, conditions: Any) ->
             "Measurement data not available for keys: [busBandwidthGBps]: "
             "BandwidthMeasurement x ended with NoDataCollected",
         ),
+        (
+            301, Measured(pending={BUS: "LogProfile 'nope' does not exist"}), None,
+            "Measurement data not available within 5m0s for keys: [busBandwidthGBps]: LogProfile 'nope' does not exist",
+        ),
     ],
 )  # fmt: skip
 def test_values_that_do_not_come_fail_closed(
     build: Any, conditions: Any, waited: float, measured: Measured, timeout: str | None, message: str
 ) -> None:
-    spec = {"thresholds": {BUS: "value >= 300"}} | ({"measurementTimeout": timeout} if timeout else {})
+    spec = {"thresholds": {BUS: "value >= 300"}, "bandwidthMeasurement": {"logProfileRef": "p"}}
+    spec |= {"measurementTimeout": timeout} if timeout else {}
     job = build.then(build.started(**spec), succeeded(build, **spec))
     decision = succeeded(build, measured, at=60 + waited, job=job)
     assert conditions(decision.status)["ValidationFailed"] == ("True", "MeasurementTimeout")
@@ -67,6 +72,39 @@ def test_values_that_do_not_come_fail_closed(
     assert condition is not None
     assert condition.message == message
     assert decision.status.failed_nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        (Measured(), "Waiting for measured values: spec.bandwidthMeasurement is absent, so nothing measures " + BUS),
+        (Measured(pending={BUS: "no such LogProfile"}), "Waiting for measured values: no such LogProfile"),
+    ],
+)
+def test_what_keeps_a_value_away_is_told_while_it_is_waited_for(build: Any, measured: Measured, message: str) -> None:
+    pending = find(
+        succeeded(build, measured, thresholds={BUS: "value >= 300"}).status.conditions, ConditionType.ATTRIBUTED
+    )
+    assert pending is not None
+    assert pending.message == message
+
+
+def test_hardware_evidence_is_not_said_to_explain_a_violated_threshold_that_nobody_probed(
+    build: Any, conditions: Any
+) -> None:
+    job, slow = build.started(thresholds={BUS: "value >= 400"}), Measured({BUS: 48.0})
+    broken = FailedNode(name="n2", reason=FailedNodeReason.HARDWARE_FAILURE_DETECTED)
+    seen = Observed(
+        job, workload=build.workload(WorkloadPhase.SUCCEEDED), measured=slow, hardware=(broken,), group=("n1", "n2")
+    )
+    status = decide(seen, build.at(60)).status
+    assert conditions(status)["Attributed"] == ("True", "NodesNamed")
+    verdict = find(status.conditions, ConditionType.ATTRIBUTED)
+    assert verdict is not None
+    assert verdict.message == (
+        "Hardware evidence names n2; whether it also explains the violated threshold was not tested "
+        "(no node was probed): run again without the named nodes"
+    )
 
 
 def test_a_threshold_edited_into_nonsense_during_the_run_does_not_undo_the_success(build: Any, conditions: Any) -> None:
@@ -106,6 +144,7 @@ class TestASlowRun:
         assert entry.component.kind.value == "NVLink"
         assert entry.evidence[0].source == "probe"
         assert "241.00 GB/s" in entry.message
+        assert "Cordon the node; look at nvidia-smi nvlink" in entry.message
         assert conditions(decision.status)["Attributed"] == ("True", "NodesNamed")
         assert not wants_probes(build.then(self.violated(build), decision))
 

@@ -48,6 +48,10 @@ def test_reference_and_condition_are_one_write(build: Any, conditions: Any, adop
     ("workload", "kind", "reason", "message"),
     [
         (("Running", ""), "InProgress", "WorkloadRunning", "Workload TrainJob/run-workload is running"),
+        (
+            ("Running", "no such runtime"), "InProgress", "WorkloadRunning",
+            "Workload TrainJob/run-workload is held up: no such runtime",
+        ),
         (("Pending", "held"), "InProgress", "WorkloadPending", "Workload TrainJob/run-workload is pending: held"),
         (("Succeeded", "M"), "Succeeded", "WorkloadCompleted", "Workload TrainJob/run-workload completed: M"),
         (

@@ -106,6 +106,8 @@ def test_a_read_that_fails_is_tried_again_for_the_measurement_s_patience() -> No
     assert reason(first.status, "Measuring") == ("False", "FinalReadPending")
     assert first.retry_after == timedelta(seconds=1)
     assert first.warning is not None
+    why = measured_bandwidth(with_status(first.status)).pending["busBandwidthGBps"]
+    assert "kubelet does not answer" in why
     held = with_status(first.status)
     again = ended(Ended.SUCCEEDED, failed, held, at=100)
     assert (again.retry_after, again.warning) == (timedelta(seconds=15), None)

@@ -54,8 +54,16 @@ def test_a_bad_expression_is_found_before_anything_runs(expression: str, told: s
     assert problem.reason is Reason.INVALID_THRESHOLD_EXPRESSION
     assert problem.message.startswith('Threshold "busBandwidthGBps": ')
     assert told in problem.message
+    assert f'in "{expression[:200]}' in problem.message
+    assert problem.message.endswith('write CEL over value that gives a bool, such as "value >= 300.0"')
     assert "\n" not in problem.message
     assert len(problem.message.encode()) <= 1024
+
+
+def test_the_place_of_a_syntax_error_is_told_in_words() -> None:
+    problem = thresholds.check({"busBandwidthGBps": "value >= 250 GB"})
+    assert problem is not None
+    assert problem.message.startswith('Threshold "busBandwidthGBps": line 1 column 14: Syntax error: ')
 
 
 def test_an_unknown_key_is_told_before_a_bad_expression_and_names_the_known_ones() -> None:

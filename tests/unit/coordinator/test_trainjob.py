@@ -83,6 +83,7 @@ def condition(kind: str, message: str = "", status: str = "True") -> dict[str, s
         ([condition("Complete", "c")], True, "Succeeded", "c"),
         ([condition("Failed", "f")], True, "Failed", "f"),
         ([condition("Failed", status="False")], False, "Running", ""),
+        ([condition("Failed", "no such runtime", status="False")], False, "Running", "no such runtime"),
         ([], True, "Pending", "suspended; a queue such as Kueue has not admitted it"),
         ([], False, "Running", ""),
         ([condition("Suspended")], False, "Running", ""),
