@@ -24,6 +24,7 @@ from nvcre_coordinator.config import Config
 from nvcre_coordinator.controllers.bandwidth_measurement import BandwidthMeasurementController
 from nvcre_coordinator.controllers.caches import Caches
 from nvcre_coordinator.controllers.job import JobController
+from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import ProbeProgress
 from nvcre_coordinator.endpoints import Endpoints
 from nvcre_coordinator.fleet.interface import ProbeRequest, Probes
@@ -92,6 +93,7 @@ class Coordinator:
             metrics=metrics,
         )
         self._bandwidths = BandwidthMeasurementController(client, self._caches, events=self._events, metrics=metrics)
+        self._caches.healths.add_handler(self._health_changed)
         self._endpoints = Endpoints(registry, self._not_ready)
 
     async def run(self) -> None:
@@ -118,6 +120,12 @@ class Coordinator:
             group.create_task(self._fleet.lead())
             group.create_task(self._jobs.run())
             group.create_task(self._bandwidths.run())
+
+    def _health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> None:
+        if new is not None:
+            self._fleet.node_health_changed(new.node, new.resource_version)
+        elif old is not None:
+            self._fleet.node_health_changed(old.node, None)
 
     async def _announce_ready(self, metrics: str, health: str) -> None:
         await self._fleet.wait_serving()

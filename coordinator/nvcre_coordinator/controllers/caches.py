@@ -23,7 +23,7 @@ from nvcre_coordinator.api.measurement import BandwidthMeasurement
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.api.workload import Node, Pod, node_from_json
 from nvcre_coordinator.core.naming import workload_name
-from nvcre_coordinator.core.node_health import NodeHealth, node_health
+from nvcre_coordinator.core.node_health import NodeHealth, node_health, version_of
 from nvcre_coordinator.core.pods import PodRecord, observe
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,8 @@ def cached_pod(obj: dict[str, Any]) -> CachedPod:
 
 
 def cached_health(obj: dict[str, Any]) -> NodeHealth:
-    return _tolerant(obj, lambda: node_health(obj)) or NodeHealth(obj["metadata"]["name"])
+    read = _tolerant(obj, lambda: node_health(obj))
+    return read or NodeHealth(obj["metadata"]["name"], resource_version=version_of(obj))
 
 
 def _tolerant(obj: dict[str, Any], read: Callable[[], T]) -> T | None:

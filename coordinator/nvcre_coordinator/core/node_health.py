@@ -37,12 +37,17 @@ class NodeHealth(msgspec.Struct, frozen=True):
     open: tuple[Incident, ...] = ()
     closed: tuple[Incident, ...] = ()
     cursors: tuple[Cursor, ...] = ()
+    resource_version: str = ""
 
     def holds(self, cursor: Cursor) -> bool:
         """Every event of that outbox up to there?"""
         return cursor.seq == 0 or any(
             own.outbox_id == cursor.outbox_id and own.seq >= cursor.seq for own in self.cursors
         )
+
+
+def version_of(obj: dict[str, Any]) -> str:
+    return str(obj["metadata"].get("resourceVersion", ""))
 
 
 def node_health(obj: dict[str, Any]) -> NodeHealth:
@@ -56,4 +61,5 @@ def node_health(obj: dict[str, Any]) -> NodeHealth:
         open=status.incidents,
         closed=status.closed_incidents,
         cursors=status.cursors,
+        resource_version=version_of(obj),
     )

@@ -28,7 +28,7 @@ from nvcre_coordinator.core.incidents import Event, Snapshot, fold_events, fold_
 from nvcre_coordinator.core.localisation import ProbeResult
 from nvcre_coordinator.core.node_verdict import Breaker, Monitor, Rules, Verdict, assess
 from nvcre_coordinator.fleet.metrics import FleetMetrics
-from nvcre_coordinator.fleet.node_record import NodeRecord
+from nvcre_coordinator.fleet.node_record import DELETED, NodeRecord
 from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
 from nvcre_coordinator.fleet.server import LoadFailed
 from nvcre_coordinator.fleet.status import MAX_PROBES, Inventory, NodeHealthStatus
@@ -183,6 +183,15 @@ class NodeHealthStore:
         if node in self._nodes:
             self._queue.add(node)
 
+    def seen(self, node: str, resource_version: str | None) -> None:
+        """A watch saw this version of the NodeHealth, or (None) that it was deleted. Who else than us did that?"""
+        state = self._nodes.get(node)
+        if state is None or not state.loaded or resource_version in state.versions:
+            return
+        # Perhaps a write of ours whose answer is still on its way: looked at after it.
+        state.doubted = DELETED if resource_version is None else resource_version
+        self._queue.add(node)
+
     def flush(self, node: str) -> None:
         """Somebody waits until everything is stored."""
         state = self._nodes.get(node)
@@ -218,6 +227,9 @@ class NodeHealthStore:
         name = state.name
         if not state.loaded:
             await self.load(name)
+        doubted, state.doubted = state.doubted, ""
+        if doubted and doubted not in state.versions:
+            await self._read_again(state)
         for _ in range(CONFLICTS):
             desired, again = self._desired(state)
             if desired == state.stored:
@@ -306,7 +318,7 @@ class NodeHealthStore:
                 raise
             await self._read_again(state)
         else:
-            state.metadata = created["metadata"]
+            state.now_at(created["metadata"])
             state.stored = NodeHealthStatus()
         return True
 
@@ -343,7 +355,7 @@ class NodeHealthStore:
     def _stored(self, state: NodeRecord, status: NodeHealthStatus, metadata: JsonObject) -> None:
         before = state.stored
         state.attempted = None
-        state.metadata = metadata
+        state.now_at(metadata)
         state.stored = status
         if before.verdict != status.verdict:
             self._count_verdict(before.verdict, status.verdict)
@@ -380,7 +392,7 @@ class NodeHealthStore:
                 raise
             state.metadata, state.stored = None, NodeHealthStatus()
             return
-        state.metadata = found["metadata"]
+        state.now_at(found["metadata"])
         try:
             state.stored = NodeHealthStatus.from_json(found.get("status"))
         except msgspec.ValidationError as error:

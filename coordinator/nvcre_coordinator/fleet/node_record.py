@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -15,6 +16,8 @@ from nvcre_coordinator.fleet.wire import cut
 from nvcre_coordinator.fleet.write_budget import WriteBudget
 
 MESSAGE_BYTES = 512
+DELETED = "deleted"  # instead of a version
+KNOWN_VERSIONS = 32  # a watch lags behind a few writes at most; if it lags more, we read once too often
 
 
 @dataclass(eq=False, slots=True)
@@ -36,8 +39,15 @@ class NodeRecord:
     stored: NodeHealthStatus = field(default_factory=NodeHealthStatus)
     attempted: NodeHealthStatus | None = None  # a write whose answer did not arrive
     metadata: JsonObject | None = None  # None: no NodeHealth exists
+    versions: deque[str] = field(default_factory=lambda: deque(maxlen=KNOWN_VERSIONS))  # read or written by us
+    doubted: str = ""  # the last version that a watch saw and that was none of them
     flush: bool = False
     budget: WriteBudget = field(default_factory=WriteBudget)
+
+    def now_at(self, metadata: JsonObject) -> None:
+        """This is what the API server has; read or written by us."""
+        self.metadata = metadata
+        self.versions.append(str(metadata.get("resourceVersion", "")))
 
     def take_over(self, status: NodeHealthStatus) -> None:
         """Start from what is stored."""

@@ -158,6 +158,10 @@ class FleetService:
     def probes(self) -> Probes:
         return self._probes
 
+    def node_health_changed(self, node: str, resource_version: str | None) -> None:
+        """A watch saw this version of a NodeHealth, or (None) its deletion; whatever is not ours is put right."""
+        self._store.seen(node, resource_version)
+
     async def wait_serving(self) -> None:
         """Until `grpc_address` is bound and answers."""
         await self._serving.wait()

@@ -233,3 +233,43 @@ async def test_a_long_silence_is_blindness_and_never_a_fault(client: KubeClient,
     await again.connect()
     await again.snapshot()
     await fleet.until("node-1", lambda status: status["verdict"] == "Healthy")
+
+
+async def test_a_node_health_deleted_by_hand_comes_back_without_any_news(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    agent = await healthy(client, fleet)
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    await client.delete(NODE_HEALTHS, "node-1")
+    service.node_health_changed("node-1", None)
+    status = await fleet.until("node-1", lambda status: status.get("verdict") == "Faulty")
+    assert [told["id"] for told in status["incidents"]] == ["a"]
+    assert not agent.call.done()
+
+
+async def test_an_incident_that_a_person_removed_comes_back_with_the_agent(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    agent = await healthy(client, fleet)
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    edited = await client.get(NODE_HEALTHS, "node-1")
+    edited["status"] |= {"incidents": [], "verdict": "Healthy"}
+    edited = await client.update_status(NODE_HEALTHS, edited)
+    service.node_health_changed("node-1", edited["metadata"]["resourceVersion"])
+    error = await agent.ended()
+    assert error is not None
+    assert error.code() is grpc.StatusCode.ABORTED
+    again = await fleet.agent(agent.token)
+    await again.connect()
+    await again.snapshot(incident("a"), seq=1)
+    await fleet.until("node-1", lambda status: [told["id"] for told in status.get("incidents", [])] == ["a"])
+
+
+async def test_our_own_writes_seen_by_a_watch_cost_nothing(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    agent = await healthy(client, fleet)
+    version = (await client.get(NODE_HEALTHS, "node-1"))["metadata"]["resourceVersion"]
+    service.node_health_changed("node-1", version)
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    assert not agent.call.done()
