@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from nvcre_cli.problems import EXIT_INTERRUPTED, EXIT_USAGE, Problem, UsageProblem
+from nvcre_cli.problems import EXIT_INTERRUPTED, EXIT_NOT_TRIED, Problem, UsageProblem
 
 app = typer.Typer(
-    help="Find the bad GPU node: run a workload, watch the GPUs, name the node, the GPU and the evidence.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,7 +64,8 @@ def local_run(  # noqa: PLR0917  (each is an option)
 ) -> None:
     """Run a manifest on a cluster of its own and report which node failed, and why.
 
-    Exit code 0: passed. 1: failed, or not finished in time. 2: it could not be tried (bad manifest, no GPU).
+    Exit code 0: passed. 1: failed, or not finished in time. 2: it could not be tried (bad manifest, a workload that
+    was refused, no GPU, a cluster that does not start). 130: interrupted.
     """
     from rich.console import Console  # noqa: PLC0415
 
@@ -120,7 +120,10 @@ def report(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the Job.")] = "default",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Report on a Job of any cluster. Exit code 0 only when it passed."""
+    """Report on a Job of any cluster.
+
+    Exit code 0: passed. 1: failed, or still running. 2: it never ran, there is no such Job, or no cluster answers.
+    """
     from nvcre_cli.local import show_reports  # noqa: PLC0415
     from nvcre_cli.remote import report_on  # noqa: PLC0415
 
@@ -133,6 +136,21 @@ def version() -> None:
     from importlib.metadata import version as installed  # noqa: PLC0415
 
     typer.echo(f"nvcre {installed('nvcre')}")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Find the bad GPU node: run a workload, watch the GPUs, name the node, the GPU and the evidence."""
 
 
 def main() -> None:
@@ -150,7 +168,7 @@ def main() -> None:
         sys.stderr.write(
             f"nvcre: {missing.name} is not installed; install nvcre[local] (or nvcre[cli] for reports only)\n"
         )
-        sys.exit(EXIT_USAGE)
+        sys.exit(EXIT_NOT_TRIED)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from rich.console import Console
 
 from nvcre_cli.follow import admit, apply, follow
 from nvcre_cli.manifest import Manifest
-from nvcre_cli.problems import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_PASSED, Interrupted, Problem
+from nvcre_cli.problems import EXIT_INTERRUPTED, Interrupted, Problem
 from nvcre_cli.progress import progress_for
-from nvcre_cli.render.documents import as_document, overall
+from nvcre_cli.render.documents import as_document, exit_code
 from nvcre_cli.render.text import print_report
 from nvcre_cli.report import JobReport
 
@@ -127,4 +127,4 @@ def show_reports(reports: list[JobReport], *, output: str, scenario: str | None)
             console = Console(width=WIDTH_OF_A_FILE)
         for report in reports:
             print_report(console, report)
-    return EXIT_PASSED if overall(reports) == "PASSED" else EXIT_FAILED
+    return exit_code(reports)

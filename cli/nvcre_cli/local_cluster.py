@@ -13,6 +13,7 @@ from nvcre_local.cluster_objects import NotInstalled, example_scenarios
 from nvcre_local.scenario import Scenario, ScenarioError
 from nvcre_local.scenario_file import MAX_NODES, read_scenario
 
+from nvcre_cli.installed import missing_packages
 from nvcre_cli.problems import Problem, UsageProblem
 
 SIMULATE = "to simulate a cluster, add for example: --scenario healthy"
@@ -43,6 +44,9 @@ def plan_cluster(
     needs_workload: bool,
 ) -> ClusterPlan:
     """`needs_workload`: without a scenario the Job will run nccl-tests, so they must be there."""
+    missing = missing_packages()
+    if missing:
+        raise UsageProblem(f"a local cluster needs {', '.join(missing)}: install nvcre[local] instead of nvcre[cli]")
     if nodes is not None and not 1 <= nodes <= MAX_NODES:
         raise UsageProblem(f"--nodes {nodes} is not within 1 to {MAX_NODES}")
     if scenario is not None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from nvcre_kube.resources import JsonObject
 
-FAILURES = ("Failed", "HardwareFailed", "ValidationFailed")  # the order in which the reason is shown
+FAILURES = ("HardwareFailed", "Failed", "ValidationFailed")  # as they are shown: the cause before what follows from it
 HANGS_ON_FOR_S = 60.0
 ATTRIBUTION_APPEARS_WITHIN_S = 10.0
 RESULTS_APPEAR_WITHIN_S = 30.0
@@ -45,6 +45,12 @@ def failure(job: JsonObject) -> JsonObject | None:
         if is_true(job, kind):
             return condition(job, kind)
     return None
+
+
+def never_ran(job: JsonObject) -> bool:
+    """The workload was refused: no verdict about any node, something in the manifest has to be mended."""
+    failed = condition(job, "Failed")
+    return failed.get("status") == "True" and failed.get("reason") == "WorkloadCreationError"
 
 
 def result(job: JsonObject) -> Result:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nvcre_kube.resources import JsonObject
 
-from nvcre_cli.outcome import Result, condition, failure, result, thresholds
+from nvcre_cli.outcome import Result, condition, failure, never_ran, result, thresholds
 
 MAX_WARNINGS = 20
 WINDOW_BEFORE = timedelta(minutes=5)  # as attribution counts a fault towards a run (DESIGN 6.3)
@@ -32,7 +32,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """`note` says why we stopped waiting when that was not the Job's own end."""
+    """`note` says why we stopped waiting when that was not the Job's own end; `never_ran`: no workload, no verdict."""
 
     namespace: str
     name: str
@@ -52,6 +52,7 @@ class JobReport:
     incidents: list[JsonObject]
     warnings: list[JsonObject]
     failure_log: JsonObject | None
+    never_ran: bool
 
     def as_json(self) -> JsonObject:
         return {
@@ -73,6 +74,7 @@ class JobReport:
             "incidents": self.incidents,
             "warnings": self.warnings,
             "failureLog": self.failure_log,
+            "neverRan": self.never_ran,
         }
 
 
@@ -104,6 +106,7 @@ def build(gathered: Gathered, *, note: str = "", gave_up: bool = False) -> JobRe
         incidents=_incidents(job, healths),
         warnings=warnings(gathered),
         failure_log=status.get("failureLog"),
+        never_ran=never_ran(job),
     )
 
 
@@ -130,8 +133,11 @@ def _headline(job: JsonObject, outcome: Result, note: str) -> str:
         return f"{against['reason']}: {against.get('message', '')}".rstrip(": ")
     if outcome is Result.FAILED:
         return note
-    last = condition(job, "Succeeded") if outcome is Result.PASSED else condition(job, "InProgress")
-    return str(last.get("message", ""))
+    for kind in ("Attributed", "Succeeded", "InProgress"):
+        last = condition(job, kind)
+        if last.get("status") == ("Unknown" if kind == "Attributed" else "True"):
+            return str(last.get("message", ""))
+    return "No coordinator has looked at it yet; kubectl get pods -n nvcre-system tells whether one runs"
 
 
 def _healths_of_job(gathered: Gathered) -> list[JsonObject]:

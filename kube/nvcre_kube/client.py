@@ -5,6 +5,7 @@ who calls knows whether a second try is safe (informers, work queues and electio
 """
 
 import json
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,18 @@ class Page:
     continue_token: str
 
 
+def _default_kubeconfigs() -> list[Path]:
+    """Where every client of Kubernetes looks."""
+    named = os.environ.get("KUBECONFIG")
+    return [Path(part) for part in named.split(os.pathsep) if part] if named else [Path("~/.kube/config")]
+
+
+def _refuse_absent(files: list[Path]) -> None:
+    if not any(file.expanduser().exists() for file in files):
+        named = os.pathsep.join(map(str, files))
+        raise ConfigError(f"kubeconfig {named}: no such file; name one with --kubeconfig or in $KUBECONFIG")
+
+
 class KubeClient:
     """A connection to one API server; safe for concurrent use inside one event loop."""
 
@@ -126,6 +139,7 @@ class KubeClient:
     @classmethod
     async def from_kubeconfig(cls, path: Path | None) -> Self:
         """``None`` reads ``$KUBECONFIG`` or ``~/.kube/config``. Raises ConfigError."""
+        _refuse_absent([path] if path is not None else _default_kubeconfigs())
         configuration = Configuration()
         try:
             await load_kube_config(

@@ -85,7 +85,7 @@ def test_an_occupied_port_is_named(nvcre):
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = nvcre.run("local", "up", "--scenario", "healthy", "--listen", address)
-    assert ended.code == 1
+    assert ended.code == 2
     assert f"cannot listen on {address}: Address already in use" in ended.stderr
     assert nvcre.leftovers() == []
 
@@ -132,7 +132,7 @@ def test_a_process_of_the_cluster_that_dies_ends_the_run_with_its_last_words(nvc
     (kubelets,) = nvcre.processes("nvcre_local.node")
     os.kill(kubelets, signal.SIGKILL)
     ended = nvcre.end(process)
-    assert ended.code == 1
+    assert ended.code == 2
     assert "nvcre: node ended by itself (signal 9); its log" in ended.stderr
     assert "node registered" in ended.stderr
     gone(nvcre)

@@ -66,7 +66,7 @@ def _verdict(report: JobReport) -> Panel:
     lines = [
         Text.assemble((str(report.result), f"bold {COLOURS[report.result]}"), f"  {report.namespace}/{report.name}")
     ]
-    against = [c for c in report.conditions if c.get("type") in FAILURES and c.get("status") == "True"]
+    against = [c for kind in FAILURES for c in report.conditions if c.get("type") == kind and c.get("status") == "True"]
     lines += [Text(f"{c.get('type')}: {c.get('reason')}: {c.get('message', '')}") for c in against]
     if not against and report.headline:
         lines.append(Text(report.headline))

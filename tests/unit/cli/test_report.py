@@ -6,7 +6,7 @@ import json
 import pytest
 from nvcre_cli.demo import differences
 from nvcre_cli.progress import LineProgress, job_line
-from nvcre_cli.render.documents import as_document, overall
+from nvcre_cli.render.documents import as_document, exit_code, overall
 from nvcre_cli.render.text import print_report, show_component, show_size
 from nvcre_cli.report import Gathered, build, natural
 from nvcre_local.scenario import Expectation, ExpectedNode
@@ -128,6 +128,49 @@ def test_giving_up_is_never_a_pass():
     assert (str(report.result), report.headline) == ("FAILED", "not finished within 1h00m; Job deleted")
 
 
+def job_with(*conditions, **spec):
+    fields = ("type", "status", "reason", "message")
+    found = [dict(zip(fields, one, strict=True)) for one in conditions]
+    return {"metadata": {"name": "j"}, "spec": spec, "status": {"conditions": found}}
+
+
+ENDED = (("InProgress", "False", "NotApplicable", "Not the current state"), ("Succeeded", "True", "R", "completed"))
+
+
+@pytest.mark.parametrize(
+    ("job", "headline"),
+    [
+        (job_with(("InProgress", "True", "R", "is held up: no runtime")), "is held up: no runtime"),
+        (job_with(*ENDED, ("Attributed", "Unknown", "Pending", "waiting for values"), thresholds={"k": "true"}),
+         "waiting for values"),
+        (job_with(*ENDED, thresholds={"k": "true"}), "completed"),
+        (job_with(), "No coordinator has looked at it yet; kubectl get pods -n nvcre-system tells whether one runs"),
+    ],
+)  # fmt: skip
+def test_a_run_that_goes_on_says_what_it_waits_for(job, headline):
+    report = build(Gathered(job))
+    assert (str(report.result), report.headline) == ("RUNNING", headline)
+
+
+def test_the_broken_hardware_is_told_before_the_failure_that_followed_from_it(report):
+    assert report.headline == "HardwareFailureDetected: [node-3]"
+    text = printed(report)
+    assert text.index("HardwareFailed: ") < text.index("Failed: WorkloadFailed")
+
+
+PASSED = job_with(("Succeeded", "True", "R", "m"))
+REFUSED = job_with(("Failed", "True", "WorkloadCreationError", "Workload was not created: spec.thresholds: ..."))
+RUNNING = job_with(("InProgress", "True", "R", "m"))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "code"),
+    [([PASSED], 0), ([JOB], 1), ([RUNNING], 1), ([REFUSED], 2), ([PASSED, REFUSED], 2), ([JOB, REFUSED], 1)],
+)
+def test_only_a_verdict_about_a_run_ends_with_1(jobs, code):
+    assert exit_code([build(Gathered(job)) for job in jobs]) == code
+
+
 def test_one_failed_job_fails_the_run(report):
     passed = build(
         Gathered({"metadata": {"name": "p"}, "status": {"conditions": [{"type": "Succeeded", "status": "True"}]}})
@@ -164,7 +207,7 @@ def test_without_a_terminal_a_thing_is_said_once():
     for _ in range(3):
         progress.show([Gathered(JOB, node_healths=[health("node-0")])])
     assert [line.split(" ", 1)[1] for line in out.getvalue().splitlines()] == [
-        "job j: Failed (WorkloadFailed) container exited with 3",
+        "job j: HardwareFailed (HardwareFailureDetected) [node-3]",
         "node-0: Healthy",
     ]
 
