@@ -11,7 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from importlib.resources import files
+from typing import Annotated
 
+import msgspec
 import re2
 import yaml
 
@@ -32,7 +34,7 @@ class LogFinding:
 
     origin: Origin = Origin.NONE
     line: str = ""
-    time: datetime | None = None
+    time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     named_host: str = ""
 
 

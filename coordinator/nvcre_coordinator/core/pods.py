@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Annotated, TypeAlias
 
 import msgspec
 
@@ -19,14 +20,18 @@ from nvcre_coordinator.core.failure_lines import LogFinding
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
 MAX_RECORDED_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB
 
+# A ConfigMap has no schema: what a person writes into it must not come to a comparison or a status that refuses it.
+Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
 
 class Exit(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the container that tells most about a pod ended."""
 
-    code: int
+    code: Int32
     reason: str = ""
     container: str = ""
-    finished_at: datetime | None = None
+    finished_at: Moment | None = None
 
 
 class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,12 +39,12 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str
     node: str = ""
     replicated_job: str = ""
-    rank: int | None = None  # completion index
-    restart_attempt: int = 0
+    rank: Int32 | None = None  # completion index
+    restart_attempt: Int32 = 0
     phase: str = "Pending"
     pod_reason: str = ""  # Evicted, NodeLost, ...
-    created_at: datetime | None = None
-    started_at: datetime | None = None
+    created_at: Moment | None = None
+    started_at: Moment | None = None
     exit: Exit | None = None
     log: LogFinding | None = None  # read when the container terminated
 
@@ -81,8 +86,8 @@ def observe(pod: Pod) -> PodRecord:
         uid=meta.uid,
         node=pod.spec.node_name or "",
         replicated_job=meta.labels.get(names.LABEL_REPLICATED_JOB, ""),
-        rank=int(index) if index is not None and index.isdecimal() else None,
-        restart_attempt=int(attempt) if attempt.isdecimal() else 0,
+        rank=_number(index),
+        restart_attempt=_number(attempt) or 0,
         phase=pod.status.phase,
         pod_reason=pod.status.reason or "",
         created_at=meta.creation_timestamp,
@@ -140,7 +145,12 @@ def encode(run: RunRecord) -> str:
 
 def decode(text: str) -> RunRecord:
     """Raises msgspec.MsgspecError for what is not a record of ours."""
-    return msgspec.json.decode(text, type=RunRecord)
+    return msgspec.json.decode(text.encode(errors="replace"), type=RunRecord)
+
+
+def _number(label: str | None) -> int | None:
+    """Anybody may write a label; what is no number of ours is none."""
+    return int(label) if label is not None and label.isascii() and label.isdecimal() and len(label) <= 9 else None
 
 
 def _exit(pod: Pod) -> Exit | None:

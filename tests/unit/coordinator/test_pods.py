@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.api.meta import from_json
@@ -102,3 +104,27 @@ def test_the_order_of_observations_makes_no_difference_to_the_failure(order: lis
         run = remember(run, [seen[name]], {})
     assert run.pods["u"].failed
     assert run.pods["u"].phase == "Failed"
+
+
+@pytest.mark.parametrize("index", ["9" * 60, "\u0663", "-1", "", "x"])
+def test_a_label_that_is_no_index_is_none_and_can_be_remembered(index: str) -> None:
+    labels = {"batch.kubernetes.io/job-completion-index": index, "jobset.sigs.k8s.io/restart-attempt": index}
+    seen = observe(from_json({"metadata": {"name": "p", "uid": "u", "labels": labels}}, Pod))
+    assert (seen.rank, seen.restart_attempt) == (None, 0)
+    assert decode(encode(remember(RunRecord(), [seen], {}))).pods == {"u": seen}
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        "", "null", "[]", "\ud800", "{" * 100_000, '{"pods": {"u": {}}}',
+        '{"pods": {"u": {"name": "p", "uid": "u", "created_at": "2026-12-01T12:00:00"}}}',
+        '{"pods": {"u": {"name": "p", "uid": "u", "exit": {"code": 1, "finished_at": "2026-12-01T12:00:00"}}}}',
+        '{"pods": {"u": {"name": "p", "uid": "u", "log": {"time": "2026-12-01T12:00:00"}}}}',
+        '{"pods": {"u": {"name": "p", "uid": "u", "exit": {"code": 99999999999999999999999}}}}',
+    ],
+)  # fmt: skip
+def test_a_config_map_that_somebody_edited_is_refused_as_a_whole(edited: str) -> None:
+    """A time without a zone would stop every later look at the Job."""
+    with pytest.raises(msgspec.MsgspecError):
+        decode(edited)
