@@ -12,12 +12,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import (
@@ -32,20 +31,12 @@ from nvcre_kube.resources import (
 )
 
 from support.api_server import ApiServer, api_server, clean_environment, end, wait_for_file
+from support.eventually import eventually
 
 NAMESPACE = "default"
 SYSTEM_NAMESPACE = "nvcre-system"
 PATIENCE_S = 60.0
 AT_ONCE = 16
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]], *, what: str, within_s: float = PATIENCE_S) -> Any:
-    until = time.monotonic() + within_s
-    while not (answer := await condition()):
-        if time.monotonic() > until:
-            raise AssertionError(f"not within {within_s:.0f} s: {what}")
-        await asyncio.sleep(0.02)
-    return answer
 
 
 def gpu_pci(index: int) -> str:

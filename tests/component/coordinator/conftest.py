@@ -36,6 +36,8 @@ from nvcre_kube.resources import (
     PODS,
     TRAIN_JOBS,
 )
+from support.api_server import api_server
+from support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 30.0
@@ -44,17 +46,6 @@ NAMESPACE = "default"
 
 def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]], *, within_s: float = WITHIN_S) -> Any:
-    """The first truthy answer; fails with the last one."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while True:
-        answer = await condition()
-        if answer:
-            return answer
-        assert asyncio.get_running_loop().time() < deadline, f"still {answer!r} after {within_s} s"
-        await asyncio.sleep(0.05)
 
 
 @dataclass
@@ -286,49 +277,17 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self_signed(tmp_path)).start()
     kubelet.port = runner.addresses[0][1]
-    (tmp_path / "tokens").write_text('secret,admin,1,"system:masters"\n')
-    (tmp_path / "kubelet-token").write_text("kubelet-secret\n")
-    ready = tmp_path / "apiserver.json"
-    server = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "nvcre_local.apiserver", "--listen", "127.0.0.1:0",
-        "--token-file", str(tmp_path / "tokens"), "--kubelet-token-file", str(tmp_path / "kubelet-token"),
-        "--crd-dir", str(ROOT / "daemonset/crds"), "--crd-dir", str(ROOT / "local/nvcre_local/crds"),
-        "--ready-file", str(ready), stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-
-    async def serves() -> bool:
-        assert server.returncode is None, "the embedded API server ended"
-        return ready.exists()
-
-    try:
-        await eventually(serves)
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "c", "cluster": {"server": json.loads(ready.read_text())["url"]}}],
-                    "users": [{"name": "u", "user": {"token": "secret"}}],
-                    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                    "current-context": "x",
-                }
-            )
-        )
-        async with await KubeClient.from_kubeconfig(kubeconfig) as client:
+    with api_server(tmp_path) as server:
+        async with await KubeClient.from_kubeconfig(server.kubeconfig) as client:
             await _seed(client)
-            cluster = Cluster(client, kubelet, kubeconfig, tmp_path)
+            cluster = Cluster(client, kubelet, server.kubeconfig, tmp_path)
             try:
                 yield cluster
             finally:
                 if cluster.coordinator is not None:
                     await cluster.stop()
                     assert "traceback=" not in cluster.log(), cluster.log()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            server.terminate()
-        await server.wait()
-        await runner.cleanup()
+    await runner.cleanup()
 
 
 async def _seed(client: KubeClient) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
-import subprocess
-import sys
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +12,6 @@ from typing import Any
 
 import grpc
 import pytest
-import yaml
 from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_coordinator.fleet.service import FleetService, FleetSettings
 from nvcre_kube.client import ApiError, KubeClient
@@ -31,60 +26,19 @@ from nvcre_kube.resources import (
 )
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos import nvcre_agent_v1_pb2_grpc as pb_grpc
+from support.api_server import api_server
+from support.eventually import eventually
 
 NAMESPACE = "nvcre-system"
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 20.0
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], *, within_s: float = WITHIN_S) -> Any:
-    """The first truthy answer; fails with the last one."""
-    deadline = asyncio.get_running_loop().time() + within_s
-    while True:
-        answer = await condition()
-        if answer:
-            return answer
-        assert asyncio.get_running_loop().time() < deadline, f"still {answer!r} after {within_s} s"
-        await asyncio.sleep(0.02)
-
-
 @pytest.fixture(scope="session")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One embedded API server for all tests of this folder; `client` empties it before each."""
-    folder = tmp_path_factory.mktemp("apiserver")
-    tokens, ready = folder / "tokens.csv", folder / "ready.json"
-    tokens.write_text('secret-admin-token,admin,1,"system:masters"\n')
-    command = [
-        sys.executable, "-m", "nvcre_local.apiserver", "--listen", "127.0.0.1:0", "--token-file", str(tokens),
-        "--crd-dir", str(ROOT / "daemonset/crds"), "--ready-file", str(ready),
-    ]  # fmt: skip
-    with (folder / "stderr").open("w") as stderr, subprocess.Popen(command, stderr=stderr) as process:
-        try:
-            deadline = time.monotonic() + WITHIN_S
-            while not ready.exists():
-                assert process.poll() is None, (folder / "stderr").read_text()
-                assert time.monotonic() < deadline, "the embedded API server does not get ready"
-                time.sleep(0.05)
-            config = folder / "kubeconfig"
-            cluster = {"name": "local", "cluster": {"server": json.loads(ready.read_text())["url"]}}
-            user = {"name": "admin", "user": {"token": "secret-admin-token"}}
-            context = {"name": "local", "context": {"cluster": "local", "user": "admin"}}
-            config.write_text(
-                yaml.safe_dump(
-                    {
-                        "apiVersion": "v1",
-                        "kind": "Config",
-                        "clusters": [cluster],
-                        "users": [user],
-                        "contexts": [context],
-                        "current-context": "local",
-                    }
-                )
-            )
-            yield config
-        finally:
-            process.terminate()
-            process.wait()
+    with api_server(tmp_path_factory.mktemp("apiserver")) as server:
+        yield server.kubeconfig
 
 
 @pytest.fixture

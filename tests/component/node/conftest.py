@@ -8,16 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from support.api_server import REPOSITORY, api_server
 
 JsonObject = dict[str, Any]
-REPOSITORY = Path(__file__).parents[3]
-KUBELET_TOKEN = "kubelet-secret"
 PATIENCE_S = 20.0
 
 
@@ -26,28 +26,10 @@ class Control:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.kubeconfig = directory / "kubeconfig"
-        self.kubelet_token = directory / "kubelet-token"
+        self._stack = ExitStack()
+        server = self._stack.enter_context(api_server(directory, crd_dirs=[REPOSITORY / "local/nvcre_local/crds"]))
+        self.kubeconfig, self.kubelet_token = server.kubeconfig, server.kubelet_token_file
         self._children: list[subprocess.Popen[bytes]] = []
-        (directory / "tokens").write_text('admin-token,admin,uid-admin,"system:masters"\n')
-        self.kubelet_token.write_text(KUBELET_TOKEN + "\n")
-        ready = directory / "apiserver.json"
-        self._start(
-            "nvcre_local.apiserver",
-            ["--listen", "127.0.0.1:0", "--token-file", str(directory / "tokens")],
-            ["--kubelet-token-file", str(self.kubelet_token), "--ready-file", str(ready)],
-            ["--crd-dir", str(REPOSITORY / "local/nvcre_local/crds")],
-        )
-        url = json.loads(self._wait_for(ready))["url"]
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "x",
-            "clusters": [{"name": "c", "cluster": {"server": url}}],
-            "users": [{"name": "u", "user": {"token": "admin-token"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        }
-        self.kubeconfig.write_text(json.dumps(config))
 
     def _start(self, module: str, *arguments: list[str], environment: dict[str, str] | None = None) -> Any:
         log = (self.directory / f"{module}-{len(self._children)}.log").open("wb")
@@ -88,6 +70,7 @@ class Control:
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
                 child.wait(15)
+        self._stack.close()
 
 
 @pytest.fixture(scope="module")

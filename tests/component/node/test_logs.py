@@ -9,8 +9,9 @@ import aiohttp
 import pytest
 from nvcre_kube.client import ApiError
 from nvcre_kube.resources import PODS
+from support.api_server import KUBELET_TOKEN
 
-from .conftest import KUBELET_TOKEN, Api, Control
+from .conftest import Api, Control
 
 
 class Kubelet:

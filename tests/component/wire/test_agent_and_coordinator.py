@@ -1,12 +1,11 @@
 """The real agent process against the real coordinator process: TLS, a pod-bound token, a kernel log, NodeHealth."""
 
-import asyncio
 import json
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,20 +16,12 @@ import pytest
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import CONFIG_MAPS, NAMESPACES, NODE_HEALTHS, NODES, PODS, SERVICE_ACCOUNTS
 from support.api_server import REPOSITORY, ApiServer, api_server, clean_environment, end, wait_for_file
+from support.eventually import eventually
 
 SYSTEM = "nvcre-system"
 NODE = "node-0"
-WITHIN_S = 40.0
 XID_79 = "NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 FIRST_GPU = {"uuid": "GPU-00000000-0000-0000-0000-000000000000", "pci": "0000:1b:00", "serial": "1", "minor": 0}
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]]) -> Any:
-    deadline = asyncio.get_running_loop().time() + WITHIN_S
-    while not (answer := await condition()):
-        assert asyncio.get_running_loop().time() < deadline, f"still {answer!r} after {WITHIN_S} s"
-        await asyncio.sleep(0.05)
-    return answer
 
 
 async def metrics(address: str) -> str:
