@@ -89,9 +89,9 @@ def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:  # noqa: 
     if seen.maintenance:
         return Assessment(Verdict.MAINTENANCE, "in maintenance; incidents are recorded and not judged")
     if faults := [incident for incident in seen.open if is_fault(incident) or _repeated(incident, seen, now, rules)]:
-        return Assessment(Verdict.FAULTY, _sentence(faults))
+        return Assessment(Verdict.FAULTY, _sentence(faults, remedy=True))
     if conditional := [incident for incident in seen.open if _is_conditional(incident)]:
-        return Assessment(Verdict.SUSPECT, _sentence(conditional))
+        return Assessment(Verdict.SUSPECT, _sentence(conditional, remedy=True))
     if slow := _slow_probe(seen.probes):
         return Assessment(Verdict.SUSPECT, f"{slow.kind} probe: {slow.comparison}")
     if held := _recently_recovered(seen.closed, now, rules):
@@ -157,13 +157,15 @@ def _recently_recovered(closed: Sequence[Incident], now: datetime, rules: Rules)
     return None
 
 
-def _sentence(incidents: Sequence[Incident]) -> str:
+def _sentence(incidents: Sequence[Incident], *, remedy: bool = False) -> str:
     first = min(incidents, key=importance)
     code = f" {first.code}" if first.code else ""
     where = f" on {component_text(first.component)}" if first.component is not None else ""
     text = f"{first.check or first.kind}{code}{where}: {first.message or first.mnemonic or 'no message'}"
     more = f" (and {len(incidents) - 1} more)" if len(incidents) > 1 else ""
-    return f"{text}{more}"
+    if not remedy or not first.remedy:
+        return f"{text}{more}"
+    return f"{text.rstrip('.')}{more}. {first.remedy[:1].upper()}{first.remedy[1:]}"
 
 
 def component_text(component: Component) -> str:

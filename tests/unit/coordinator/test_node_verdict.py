@@ -111,6 +111,12 @@ def test_the_message_names_the_worst_incident_the_component_and_how_many_more() 
     assert message == "Xid 79 on GPU 5 (GPU-5): it broke (and 1 more)"
 
 
+@pytest.mark.parametrize("blame", [Blame.YES, Blame.CONDITIONAL])
+def test_the_message_says_what_to_do_about_the_worst_incident(blame: Blame) -> None:
+    told = assess(seen(open=(incident(blame, remedy="drain and power cycle the node"),)), NOW, RULES).message
+    assert told == "Xid 79 on GPU 5 (GPU-5): it broke. Drain and power cycle the node"
+
+
 def test_blindness_says_why() -> None:
     assert assess(seen(monitors=(BLIND,)), NOW, RULES).message == "nvml: libnvidia-ml.so.1 not found"
 
