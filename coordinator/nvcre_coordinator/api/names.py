@@ -38,6 +38,7 @@ PODS_CONFIG_MAP_KEY: Final = "pods.json"
 BLAMED_CONFIG_MAP_KEY: Final = "failed-nodes.json"
 
 LAUNCHER: Final = "launcher"
+GPU_RESOURCE: Final = "nvidia.com/gpu"
 DEFAULT_WORKER: Final = "node"
 
 MAX_WORKLOAD_NAME: Final = 44  # JobSet derives longer child names from it

@@ -65,8 +65,22 @@ class ContainerStatus(msgspec.Struct, frozen=True, rename="camel"):
     last_state: ContainerState = ContainerState()
 
 
+class Resources(msgspec.Struct, frozen=True):
+    limits: dict[str, Any] | None = None
+
+
+class Container(msgspec.Struct, frozen=True):
+    resources: Resources | None = None
+
+
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str | None = None
+    containers: tuple[Container, ...] = ()
+
+    def asks_for(self, resource: str) -> bool:
+        """An extended resource stands in the limits, always."""
+        limits = [(each.resources and each.resources.limits) or {} for each in self.containers]
+        return any(str(each.get(resource, "0")) != "0" for each in limits)
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):

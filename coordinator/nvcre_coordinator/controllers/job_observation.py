@@ -24,6 +24,7 @@ from nvcre_coordinator.core.job_conclusion import concluded, ended_at, wants_pro
 from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import Gone, Observed, Workload
+from nvcre_coordinator.core.pods import without_gpus
 from nvcre_coordinator.core.run_window import RunWindow
 from nvcre_coordinator.detectors import Blindness, DetectorSpecError, NodeFailureDetector, NodeView
 from nvcre_coordinator.workloads import WorkloadAdapter
@@ -66,7 +67,7 @@ class JobObserver:
         # With the NodeHealths, before anything is waited for: a confirmation may not be newer than what it confirms.
         confirmed = {node: self._confirmed(node, healths.get(node)) for node in group}
         self._memory.note_boot_ids(run, {node: health.boot_id for node, health in healths.items()})
-        hardware, blind = self._detect(job, group, healths, now)
+        hardware, blind = self._detect(job, group, healths, without_gpus(pods), now)
         bandwidth = self._caches.bandwidth_of(job)
         workload = await self._workload(job)
         watched = group if job.status.terminal and not concluded(job.status) else ()
@@ -98,12 +99,20 @@ class JobObserver:
         return None if start is None else RunWindow(start, ended_at(job.status))
 
     def _detect(
-        self, job: Job, group: tuple[str, ...], healths: dict[str, NodeHealth], now: datetime
+        self,
+        job: Job,
+        group: tuple[str, ...],
+        healths: dict[str, NodeHealth],
+        without: frozenset[str],
+        now: datetime,
     ) -> tuple[tuple[FailedNode, ...], list[Blindness]]:
         window = self.window(job)
         if window is None or not group:
             return (), []
-        views = [NodeView(node, self._caches.nodes.get(node), healths.get(node)) for node in group]
+        views = [
+            NodeView(node, self._caches.nodes.get(node), healths.get(node), uses_gpus=node not in without)
+            for node in group
+        ]
         found: dict[tuple[str, str], FailedNode] = {}
         blind: list[Blindness] = []
         started = time.perf_counter()

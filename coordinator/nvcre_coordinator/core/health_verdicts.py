@@ -9,6 +9,7 @@ from __future__ import annotations
 from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.incidents import Blame, FaultClass, Incident, IncidentKind
 from nvcre_coordinator.core.incidents import Component as IncidentComponent
+from nvcre_coordinator.core.incidents import ComponentKind as IncidentComponentKind
 from nvcre_coordinator.core.limits import EVIDENCE_ENTRIES, clip, clip_entry
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.run_window import RunWindow
@@ -19,6 +20,12 @@ _SEVERITY = {FaultClass.FATAL_HARDWARE: 0, FaultClass.NEEDS_REBOOT: 1, FaultClas
 
 def counts(incident: Incident) -> bool:
     return incident.blame is Blame.YES and not incident.injected and incident.fault_class in BLAMED_CLASSES
+
+
+def concerns_all(incident: Incident) -> bool:
+    """Can it hurt a process that uses no GPU?"""
+    component = incident.component
+    return component is None or component.kind in (IncidentComponentKind.NODE, IncidentComponentKind.NIC)
 
 
 def blamed_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:

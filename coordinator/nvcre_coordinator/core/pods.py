@@ -45,6 +45,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     pod_reason: str = ""  # Evicted, NodeLost, ...
     created_at: Moment | None = None
     started_at: Moment | None = None
+    gpus: bool = False  # has GPUs of its own
     exit: Exit | None = None
     log: LogFinding | None = None  # read when the container terminated
 
@@ -92,6 +93,7 @@ def observe(pod: Pod) -> PodRecord:
         pod_reason=pod.status.reason or "",
         created_at=meta.creation_timestamp,
         started_at=pod.status.start_time,
+        gpus=pod.spec.asks_for(names.GPU_RESOURCE),
         exit=_exit(pod),
     )
 
@@ -125,6 +127,12 @@ def with_log(run: RunRecord, uid: str, finding: LogFinding) -> RunRecord:
     if record is None:
         return run
     return msgspec.structs.replace(run, pods={**run.pods, uid: msgspec.structs.replace(record, log=finding)})
+
+
+def without_gpus(pods: Iterable[PodRecord]) -> frozenset[str]:
+    """Nodes where the run has nothing but launchers without GPUs; a worker may have come by its GPUs in other ways."""
+    seen = tuple(pod for pod in pods if pod.node)
+    return frozenset(pod.node for pod in seen) - {pod.node for pod in seen if pod.gpus or not pod.launcher}
 
 
 def encode(run: RunRecord) -> str:

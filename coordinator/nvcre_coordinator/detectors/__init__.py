@@ -27,6 +27,7 @@ class NodeView:
     name: str
     node: Node | None
     health: NodeHealth | None
+    uses_gpus: bool = True  # False: the run has only a pod without GPUs there, such as a launcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What our own agents saw: incidents in NodeHealth that count and were open in the run's window.
 
-Counts by default, also without a monitor; `agent.mode: Observe` records nothing (DESIGN 4).
+Counts by default, also without a monitor; `agent.mode: Observe` records nothing (DESIGN 4).  A launcher without GPUs
+shares its node with the GPUs of others: a fault of those is not the run's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from nvcre_coordinator.api.job import AgentMode, FailedNode, Job
-from nvcre_coordinator.core.health_verdicts import blamed_incidents, failed_node
+from nvcre_coordinator.core.health_verdicts import blamed_incidents, concerns_all, failed_node
 from nvcre_coordinator.core.run_window import RunWindow
 from nvcre_coordinator.detectors import Blindness, NodeView
 
@@ -28,6 +29,8 @@ class AgentDetector:
         found = []
         for view in nodes:
             incidents = blamed_incidents(view.health, window) if view.health is not None else ()
+            if not view.uses_gpus:
+                incidents = tuple(incident for incident in incidents if concerns_all(incident))
             if incidents:
                 found.append(failed_node(view.name, incidents))
         return found, []

@@ -116,6 +116,26 @@ def test_agents_blame_by_default_and_observe_when_told_to(
     assert [entry.name for entry in found] == (["n1"] if blamed else [])
 
 
+@pytest.mark.parametrize(
+    ("component", "blamed"),
+    [
+        (Component(kind=ComponentKind.GPU, index=5), False),
+        (Component(kind=ComponentKind.NVLINK, index=5), False),
+        (Component(kind=ComponentKind.FABRIC), False),
+        (Component(kind=ComponentKind.NIC), True),
+        (Component(kind=ComponentKind.NODE), True),
+        (None, True),
+    ],
+)
+def test_a_launcher_without_gpus_has_no_part_in_the_faults_of_its_node_s_gpus(
+    build: Any, component: Component | None, blamed: bool
+) -> None:
+    health = NodeHealth("n1", open=(incident(component=component),))
+    view = NodeView("n1", None, health, uses_gpus=False)
+    found, _ = AgentDetector().detect(build.job(), [view], WINDOW, NOW)
+    assert [entry.name for entry in found] == (["n1"] if blamed else [])
+
+
 def test_a_node_is_kept_as_bytes_without_its_images() -> None:
     kept = node_from_json(
         {"metadata": {"name": "n", "managedFields": [1]}, "status": {"images": [1], "capacity": {"cpu": "1"}}}

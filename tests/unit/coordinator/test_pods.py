@@ -18,6 +18,7 @@ from nvcre_coordinator.core.pods import (
     observe,
     remember,
     with_log,
+    without_gpus,
 )
 
 
@@ -128,3 +129,29 @@ def test_a_config_map_that_somebody_edited_is_refused_as_a_whole(edited: str) ->
     """A time without a zone would stop every later look at the Job."""
     with pytest.raises(msgspec.MsgspecError):
         decode(edited)
+
+
+@pytest.mark.parametrize(
+    ("containers", "gpus"),
+    [
+        ([], False),
+        ([{"name": "node"}], False),
+        ([{"name": "node", "resources": None}], False),
+        ([{"name": "node", "resources": {"limits": {"nvidia.com/gpu": "0"}}}], False),
+        ([{"name": "a", "resources": {}}, {"name": "b", "resources": {"limits": {"nvidia.com/gpu": "8"}}}], True),
+        ([{"name": "node", "resources": {"limits": {"nvidia.com/gpu": 1}}}], True),
+    ],
+)
+def test_a_pod_has_the_gpus_that_its_containers_are_limited_to(containers: list[Any], gpus: bool) -> None:
+    found = observe(from_json({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": containers}}, Pod))
+    assert found.gpus is gpus
+
+
+def test_only_launchers_are_taken_to_run_without_gpus() -> None:
+    def at(node: str, role: str, gpus: bool) -> PodRecord:
+        return PodRecord(f"{node}-{role}", f"{node}-{role}", node=node, replicated_job=role, gpus=gpus)
+
+    alone, beside = at("n1", "launcher", False), at("n2", "launcher", False)
+    as_node, by_other_means, worker = at("n3", "launcher", True), at("n4", "node", False), at("n2", "node", True)
+    assert without_gpus([alone, beside, as_node, by_other_means, worker]) == {"n1"}
+    assert without_gpus([]) == frozenset()
