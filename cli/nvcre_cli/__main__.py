@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nvcre_cli.problems import EXIT_INTERRUPTED, EXIT_NOT_TRIED, Problem, UsageProblem
+from nvcre_cli.problems import EXIT_INTERRUPTED, EXIT_NOT_TRIED, Problem
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,11 +44,6 @@ ControlPlaneOption = Annotated[ControlPlane, typer.Option(help="The API server b
 ListenOption = Annotated[str, typer.Option(help="HOST:PORT of the API server; port 0 takes any.")]
 
 
-def refuse_real(control_plane: ControlPlane) -> None:
-    if control_plane is ControlPlane.REAL:
-        raise UsageProblem("--control-plane real is not built yet; leave it out, or say embedded")
-
-
 @local_app.command("run")
 def local_run(  # noqa: PLR0917  (each is an option)
     manifest: Annotated[
@@ -72,9 +67,10 @@ def local_run(  # noqa: PLR0917  (each is an option)
     from nvcre_cli.durations import parse_duration  # noqa: PLC0415
     from nvcre_cli.manifest import read_manifest  # noqa: PLC0415
 
-    refuse_real(control_plane)
     timeout_s = parse_duration(timeout)
     documents = read_manifest(manifest)
+    from nvcre_local.api_servers import ServerKind  # noqa: PLC0415
+
     from nvcre_cli.local import run_manifest, show_reports  # noqa: PLC0415
     from nvcre_cli.local_cluster import plan_cluster  # noqa: PLC0415
 
@@ -85,6 +81,7 @@ def local_run(  # noqa: PLR0917  (each is an option)
         listen=listen,
         keep=keep,
         needs_workload=True,
+        server=ServerKind(control_plane.value),
     )
     console = Console(stderr=True)
     reports = asyncio.run(run_manifest(plan, documents, timeout_s=timeout_s, console=console))
@@ -101,14 +98,20 @@ def local_up(
     listen: ListenOption = "127.0.0.1:0",
 ) -> None:
     """Keep a cluster running until Ctrl-C, for kubectl and other clients."""
-    refuse_real(control_plane)
+    from nvcre_local.api_servers import ServerKind  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
 
     from nvcre_cli.local import keep_up  # noqa: PLC0415
     from nvcre_cli.local_cluster import plan_cluster  # noqa: PLC0415
 
     plan = plan_cluster(
-        scenario=scenario, nodes=nodes, namespaces=("default",), listen=listen, keep=keep, needs_workload=False
+        scenario=scenario,
+        nodes=nodes,
+        namespaces=("default",),
+        listen=listen,
+        keep=keep,
+        needs_workload=False,
+        server=ServerKind(control_plane.value),
     )
     asyncio.run(keep_up(plan, console=Console(stderr=True)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nvcre_local.api_servers import ServerKind
 from nvcre_local.cluster import ClusterPlan
 from nvcre_local.cluster_hardware import NoGpus, find_gpus, find_nccl_tests
 from nvcre_local.cluster_objects import NotInstalled, example_scenarios
@@ -42,6 +43,7 @@ def plan_cluster(
     listen: str,
     keep: bool,
     needs_workload: bool,
+    server: ServerKind = ServerKind.EMBEDDED,
 ) -> ClusterPlan:
     """`needs_workload`: without a scenario the Job will run nccl-tests, so they must be there."""
     missing = missing_packages()
@@ -56,7 +58,7 @@ def plan_cluster(
                 chosen = chosen.with_nodes(nodes)
             except ScenarioError as error:
                 raise UsageProblem(str(error)) from None
-        return ClusterPlan(chosen, namespaces=namespaces, listen=listen, keep=keep)
+        return ClusterPlan(chosen, namespaces=namespaces, listen=listen, keep=keep, server=server)
     try:
         hardware = find_gpus()
     except NoGpus as missing:
@@ -69,4 +71,4 @@ def plan_cluster(
             f"not tested: {hardware.gpus} x {hardware.product} are here, but all_reduce_perf of nccl-tests "
             "is neither in $NCCL_TESTS_DIR nor on the PATH"
         )
-    return ClusterPlan(None, hardware, programs, namespaces=namespaces, listen=listen, keep=keep)
+    return ClusterPlan(None, hardware, programs, namespaces=namespaces, listen=listen, keep=keep, server=server)

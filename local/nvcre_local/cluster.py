@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,9 @@ from nvcre_kube.resources import (
     Resource,
 )
 
+from nvcre_local import api_servers
 from nvcre_local import cluster_objects as objects
+from nvcre_local.api_servers import ApiServer, ServerKind
 from nvcre_local.cluster_hardware import Hardware
 from nvcre_local.processes import Child, Children
 from nvcre_local.scenario import Scenario, node_name
@@ -57,7 +59,8 @@ class ClusterBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """Either a scenario, or the GPUs of this machine with nccl-tests. `listen` is the API server's address."""
+    """Either a scenario, or the GPUs of this machine with nccl-tests. `listen` is the API server's address, `server`
+    its kind."""
 
     scenario: Scenario | None
     hardware: Hardware | None = None
@@ -65,6 +68,7 @@ class ClusterPlan:
     namespaces: tuple[str, ...] = ("default",)
     listen: str = "127.0.0.1:0"
     keep: bool = False
+    server: ServerKind = ServerKind.EMBEDDED
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -100,6 +104,7 @@ class LocalCluster:
         self.client: KubeClient
         self._children: Children
         self._coordinator: Child
+        self._server: ApiServer | None = None
         self._simulation: SimulationDirectory | None = None
 
     async def __aenter__(self) -> Self:
@@ -150,28 +155,17 @@ class LocalCluster:
     # -- up ---------------------------------------------------------------------------------------------------------
 
     async def _up(self) -> None:
-        admin = objects.Identity.new("nvcre-local-admin", "system:masters")
-        kubelets = objects.Identity.new("nvcre-local-kubelets", "system:nodes")
-        account = f"system:serviceaccount:{objects.SYSTEM_NAMESPACE}:{objects.COORDINATOR_ACCOUNT}"
-        coordinator = objects.Identity.new(account, "system:serviceaccounts")
-        kubelet_token = objects.write_secret(self.directory / "kubelet-token", objects.Identity.new("kubelet").token)
-        served = await self._start_api_server((admin, kubelets, coordinator), kubelet_token)
-        # kubectl sends no token over plain http; our own processes do, and loopback needs no encryption.
-        objects.write_secret(self.kubeconfig, objects.kubeconfig(served["tls_url"], admin, ca=served["ca"]))
-        url = served["url"]
+        server = self._server = await self._start_api_server()
         self.client = await KubeClient.from_kubeconfig(self.kubeconfig)
         await self._create_objects()
-        self._step(f"API server at {url}")
+        await asyncio.gather(*(server.usable(self.client, name) for name in self._plan.namespaces))
+        self._step(f"API server at {server.url}")
         if self._first is not None:
             await self._first(self.client)
         if self._plan.scenario is not None:
             self._simulation = SimulationDirectory(self.directory / "simulation", self._plan.scenario)
             self._simulation.write()
-        self._coordinator_kubeconfig = self._config_of("coordinator", url, coordinator)
-        await asyncio.gather(
-            self._start_coordinator(),
-            self._start_kubelets(self._config_of("kubelets", url, kubelets), kubelet_token),
-        )
+        await asyncio.gather(self._start_coordinator(server), self._start_kubelets(server))
         self._step("coordinator and kubelets run")
         await self._create_agents()
         await self._agents_connected()
@@ -183,19 +177,11 @@ class LocalCluster:
     def _step(self, text: str) -> None:
         self._say(f"{text} ({time.monotonic() - self._began:.1f} s)")
 
-    def _config_of(self, name: str, url: str, identity: objects.Identity) -> Path:
-        return objects.write_secret(self.directory / f"{name}.kubeconfig", objects.kubeconfig(url, identity))
-
-    async def _start_api_server(self, identities: Iterable[objects.Identity], kubelet_token: Path) -> dict[str, str]:
+    async def _start_api_server(self) -> ApiServer:
         check_free(self._plan.listen)
-        tokens = objects.write_secret(self.directory / "tokens.csv", "".join(i.line for i in identities))
-        ready = self.directory / "apiserver.json"
-        command = [sys.executable, "-m", "nvcre_local.apiserver", "--tls-listen", self._plan.listen]
-        command += ["--token-file", str(tokens), "--kubelet-token-file", str(kubelet_token), "--ready-file", str(ready)]
-        for directory in objects.crd_directories():
-            command += ["--crd-dir", str(directory)]
-        child = await self._children.start("apiserver", command)
-        return await self._children.ready(child, ready, within_s=READY_WITHIN_S)
+        if self._plan.server is ServerKind.REAL:
+            return await api_servers.real(self._children, self.directory, listen=self._plan.listen, say=self._say)
+        return await api_servers.embedded(self._children, self.directory, listen=self._plan.listen)
 
     async def _create_objects(self) -> None:
         for name in dict.fromkeys((objects.SYSTEM_NAMESPACE, *self._plan.namespaces)):
@@ -222,11 +208,11 @@ class LocalCluster:
             if not error.already_exists:
                 raise ClusterBroken(f"cannot create {resource.kind} {obj['metadata']['name']}: {error}") from error
 
-    async def _start_coordinator(self) -> None:
+    async def _start_coordinator(self, server: ApiServer) -> None:
         """Also the second time: then at the address that the agents know."""
         ready = self.directory / "coordinator.json"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "nvcre_coordinator", f"--kubeconfig={self._coordinator_kubeconfig}"]
+        command = [sys.executable, "-m", "nvcre_coordinator", f"--kubeconfig={server.coordinator}"]
         command += [f"--namespace={objects.SYSTEM_NAMESPACE}", f"--grpc-address={self._grpc_address}"]
         command += ["--metrics-address=127.0.0.1:0", "--health-address=127.0.0.1:0", "--no-leader-elect"]
         command += [f"--agent-heartbeat={LOCAL_HEARTBEAT_S}", f"--ready-file={ready}"]
@@ -234,12 +220,12 @@ class LocalCluster:
         addresses = await self._children.ready(self._coordinator, ready, within_s=READY_WITHIN_S)
         self._grpc_address = str(addresses["grpc"])
 
-    async def _start_kubelets(self, config: Path, kubelet_token: Path) -> None:
+    async def _start_kubelets(self, server: ApiServer) -> None:
         ready = self.directory / "node.json"
-        command = [sys.executable, "-m", "nvcre_local.node", "--kubeconfig", str(config), "--trainer", "--scheduler"]
+        command = [sys.executable, "-m", "nvcre_local.node", "--kubeconfig", str(server.kubelets)]
         for node, gpus in self._plan.nodes.items():
             command += ["--node", f"{node}={gpus}"]
-        command += ["--root", str(self.directory / "pods"), "--kubelet-token-file", str(kubelet_token)]
+        command += ["--root", str(self.directory / "pods"), *server.kubelet_flags]
         if self._simulation is not None:
             command += ["--simulation", str(self._simulation.root)]
         elif self._plan.hardware is not None:
@@ -298,7 +284,8 @@ class LocalCluster:
 
         async def restart() -> None:
             await asyncio.sleep(restart_after_s)
-            await self._start_coordinator()
+            assert self._server is not None
+            await self._start_coordinator(self._server)
 
         self._tasks.add(asyncio.create_task(restart()))
 
@@ -309,7 +296,8 @@ class LocalCluster:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._children.stop("coordinator", "node")
-        await self._children.stop("apiserver")
+        if self._server is not None:
+            await self._server.stop()
         if hasattr(self, "client"):
             await self.client.close()
         if self._plan.keep:

@@ -133,9 +133,10 @@ def _runtime(file: str, in_namespace: str) -> tuple[JsonObject, dict[str, dict[s
 
 def simulated_runtime(scenario: Scenario, in_namespace: str) -> JsonObject:
     runtime, containers = _runtime("runtime-simulated.yaml", in_namespace)
-    policy = runtime["spec"]["mlPolicy"]
-    policy["numNodes"] = scenario.nodes
-    policy["mpi"]["numProcPerNode"] = scenario.gpus_per_node
+    runtime["spec"]["mlPolicy"]["mpi"]["numProcPerNode"] = scenario.gpus_per_node
+    # Not mlPolicy.numNodes: Kubeflow Trainer gives that many Pods to the launcher too, as the step of the trainer.
+    workers = next(job for job in runtime["spec"]["template"]["spec"]["replicatedJobs"] if job["name"] == "node")
+    workers["template"]["spec"] |= {"parallelism": scenario.nodes, "completions": scenario.nodes}
     containers["node"]["resources"] = {"limits": {"nvidia.com/gpu": scenario.gpus_per_node}}
     launcher = containers["launcher"]["command"]
     launcher[launcher.index("-np") + 1] = str(scenario.nodes * scenario.gpus_per_node)

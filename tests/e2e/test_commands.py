@@ -42,7 +42,7 @@ def has_gpu() -> bool:
         ([str(MANIFEST), "--scenario", "xid79-mid-run", "--nodes", "2"], "--nodes must be at least 4"),
         ([str(MANIFEST), "--scenario", "healthy", "--nodes", "0"], "--nodes 0 is not within 1 to 128"),
         ([str(MANIFEST), "--scenario", "healthy", "--timeout", "soon"], "'soon' is not a duration"),
-        ([str(MANIFEST), "--scenario", "healthy", "--control-plane", "real"], "not built yet"),
+        ([str(MANIFEST), "--scenario", "healthy", "--control-plane", "fake"], "'fake' is not one of"),
         ([str(MANIFEST), "-o", "xml"], "'xml' is not one of"),
     ],
 )

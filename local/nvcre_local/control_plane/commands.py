@@ -116,6 +116,8 @@ def kube_controller_manager(
         "service-account-private-key-file": keys.key,
         "root-ca-file": authority,
         "use-service-account-credentials": "true",
+        # Pods are at loopback here, which is no valid address of an endpoint: these would only fail, again and again.
+        "controllers": "*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller",
         "leader-elect": "false",
         "bind-address": LOOPBACK,
         "secure-port": port,

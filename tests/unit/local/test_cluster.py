@@ -29,7 +29,9 @@ def container(runtime, job: str):
 def test_the_simulated_runtime_has_a_worker_a_node_and_a_launcher_of_all_ranks():
     runtime = objects.simulated_runtime(SCENARIO, "team")
     assert (runtime["metadata"]["name"], runtime["metadata"]["namespace"]) == ("nccl-all-reduce-runtime", "team")
-    assert runtime["spec"]["mlPolicy"]["numNodes"] == 3
+    jobs = {job["name"]: job["template"]["spec"] for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
+    assert (jobs["node"]["parallelism"], jobs["node"]["completions"]) == (3, 3)
+    assert runtime["spec"]["mlPolicy"]["numNodes"] == 1  # Kubeflow Trainer makes as many launchers
     assert container(runtime, "node")["resources"]["limits"] == {"nvidia.com/gpu": 4}
     assert container(runtime, "launcher")["command"][:3] == ["mpirun", "-np", "12"]
 
