@@ -15,6 +15,10 @@ from nvcre_kube.resources import JsonObject
 from nvcre_cli.outcome import Result, condition, failure, never_ran, result, thresholds
 
 MAX_WARNINGS = 20
+NOT_TAKEN_UP = (
+    "not taken up yet: the warnings say why; without one, look whether a coordinator runs "
+    "(kubectl get pods -n nvcre-system)"
+)
 WINDOW_BEFORE = timedelta(minutes=5)  # as attribution counts a fault towards a run (DESIGN 6.3)
 
 
@@ -137,7 +141,7 @@ def _headline(job: JsonObject, outcome: Result, note: str) -> str:
         last = condition(job, kind)
         if last.get("status") == ("Unknown" if kind == "Attributed" else "True"):
             return str(last.get("message", ""))
-    return "No coordinator has looked at it yet; kubectl get pods -n nvcre-system tells whether one runs"
+    return NOT_TAKEN_UP
 
 
 def _healths_of_job(gathered: Gathered) -> list[JsonObject]:

@@ -30,6 +30,7 @@ from nvcre_coordinator.core.naming import (
     workload_name,
 )
 from nvcre_coordinator.core.observed import Action, Decision
+from nvcre_coordinator.core.unhandled_fields import unhandled
 from nvcre_coordinator.metrics import JobMetrics
 from nvcre_coordinator.workloads import WorkloadAdapter
 from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
@@ -112,6 +113,8 @@ class JobActions:
         self._failures.pop(job.key, None)
         if not adopted:
             self._metrics.workloads_created.labels(*_labels(job.view)).inc()
+            if note := unhandled(job.raw.get("spec") or {}):
+                self._events.record(job.raw, type="Warning", reason="FieldsWithoutEffect", note=note)
         return Outcome(await self._record_created(job, adopted=adopted))
 
     async def _is_ours(self, job: Job) -> bool:

@@ -8,7 +8,7 @@ from nvcre_cli.demo import differences
 from nvcre_cli.progress import LineProgress, job_line
 from nvcre_cli.render.documents import as_document, exit_code, overall
 from nvcre_cli.render.text import print_report, show_component, show_size
-from nvcre_cli.report import Gathered, build, natural
+from nvcre_cli.report import NOT_TAKEN_UP, Gathered, build, natural
 from nvcre_local.scenario import Expectation, ExpectedNode
 from rich.console import Console
 
@@ -144,7 +144,7 @@ ENDED = (("InProgress", "False", "NotApplicable", "Not the current state"), ("Su
         (job_with(*ENDED, ("Attributed", "Unknown", "Pending", "waiting for values"), thresholds={"k": "true"}),
          "waiting for values"),
         (job_with(*ENDED, thresholds={"k": "true"}), "completed"),
-        (job_with(), "No coordinator has looked at it yet; kubectl get pods -n nvcre-system tells whether one runs"),
+        (job_with(), NOT_TAKEN_UP),
     ],
 )  # fmt: skip
 def test_a_run_that_goes_on_says_what_it_waits_for(job, headline):
