@@ -271,10 +271,11 @@ class Outbox:
 
     def _write_until_closed(self) -> None:
         unwritten: list[_Job] = []
+        retry_at_s = 0.0
         closing = False
         while not closing:
             try:
-                job = self._jobs.get(timeout=RETRY_S if unwritten else None)
+                job = self._jobs.get(timeout=max(0.0, retry_at_s - time.monotonic()) if unwritten else None)
             except queue.Empty:
                 job = _Job([], 0)
             while True:
@@ -286,7 +287,11 @@ class Outbox:
                     job = self._jobs.get_nowait()
                 except queue.Empty:
                     break
+            if time.monotonic() < retry_at_s and not closing:  # a full disk is not asked again for every event
+                unwritten = unwritten[-MAX_UNWRITTEN:]
+                continue
             unwritten = self._write(unwritten)
+            retry_at_s = time.monotonic() + RETRY_S if unwritten else 0.0
         self._connection.close()
 
     def _write(self, jobs: list[_Job]) -> list[_Job]:

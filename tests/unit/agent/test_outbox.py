@@ -214,3 +214,26 @@ async def test_what_is_unsent_up_to_a_question_ends_even_if_more_keeps_coming(tm
         assert outbox.unsent(0, asked_at)
         assert not outbox.unsent(asked_at, asked_at)
         assert outbox.unsent(asked_at, outbox.newest_seq)
+
+
+async def test_a_full_disk_is_not_asked_again_for_every_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is unwritten is repeated with each try: one try an event would eat a core during a storm."""
+    tries: list[int] = []
+
+    def refused(self: Outbox, jobs: list[object]) -> list[object]:
+        tries.append(len(jobs))
+        return jobs
+
+    outbox = open_outbox(tmp_path / "outbox.sqlite")
+    monkeypatch.setattr(Outbox, "_write", refused)
+    outbox.start()
+    outbox.append([change(key="first")], boot_id="b")
+    async with asyncio.timeout(10):
+        while not tries:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.001)
+    for number in range(50):
+        outbox.append([change(key=f"k{number}")], boot_id="b")
+        await settled(outbox) if number % 25 == 0 else None
+    assert tries == [1]
+    await outbox.close()
+    assert tries == [1, 51], "the end tries once more, with everything"
