@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-cluster control-plane lint bench lock protos clean
+.PHONY: help demo test test-unit test-cluster control-plane lint bench lock protos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -23,6 +23,9 @@ demo: $(STAMP)  ## break a GPU in a simulated cluster and find it
 
 test: $(STAMP)  ## the tests
 	$(BIN)/python -m pytest
+
+test-unit: $(STAMP)  ## only the tests of the rules: the quick ones
+	$(BIN)/python -m pytest tests/unit
 
 control-plane: $(STAMP)  ## build a real Kubernetes control plane from pinned Go modules (once; needs Go)
 	@$(BIN)/python -m nvcre_local.control_plane build

@@ -58,8 +58,13 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server: 
         "message": "drain node-3",
         "gpuCount": 8,
         "inventory": {"driverVersion": "570.133.20"},
-        "incidents": [{"id": "1", "kind": "Xid", "code": 79, "mnemonic": "GPU_LOST", "firstSeen": NOW}],
-    }
+        "incidents": [
+            {
+                "id": "1", "kind": "Xid", "code": 79, "mnemonic": "GPU_LOST", "firstSeen": NOW,
+                "component": {"kind": "GPU", "index": 5},
+            }
+        ],
+    }  # fmt: skip
 
     assert printed(server, "NodeHealth", "node-3", {}, status) == {
         "Name": "node-3",
@@ -67,6 +72,8 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server: 
         "GPUs": 8,
         "Driver": "570.133.20",
         "Incident": "GPU_LOST",
+        "On": "GPU",
+        "Index": 5,
         "Message": "drain node-3",
     }
 
