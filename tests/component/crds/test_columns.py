@@ -72,7 +72,7 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server: 
         "GPUs": 8,
         "Driver": "570.133.20",
         "Incident": "GPU_LOST",
-        "On": "GPU",
+        "Component": "GPU",
         "Index": 5,
         "Message": "drain node-3",
     }
