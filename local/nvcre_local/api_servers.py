@@ -106,7 +106,7 @@ async def real(children: Children, directory: Path, *, listen: str, say: Say) ->
         async with await KubeClient.from_kubeconfig(served.kubeconfig) as client:
             await _install(client)
         kubeconfig = objects.write_secret(directory / "kubeconfig", served.kubeconfig.read_text())
-        text = objects.kubeconfig(served.url, coordinator, ca=served.ca)
+        text = objects.kubeconfig(served.url, coordinator, ca=served.authority)
         access = objects.write_secret(directory / "coordinator.kubeconfig", text)
     except BaseException:
         await plane.stop()

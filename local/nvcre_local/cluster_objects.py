@@ -87,11 +87,15 @@ def write_secret(path: Path, content: str) -> Path:
     return path
 
 
-def kubeconfig(url: str, identity: Identity, *, ca: str = "") -> str:
-    """`ca` (PEM) goes with an https address."""
+def kubeconfig(url: str, identity: Identity, *, ca: str | Path = "") -> str:
+    """`ca`, PEM or a file of it, goes with an https address. Python clients copy PEM to a temporary file, which stays
+    behind when they are killed; a file they read in place."""
     cluster = {"server": url}
-    if ca:
-        cluster["certificate-authority-data"] = base64.b64encode(ca.encode()).decode()
+    match ca:
+        case Path():
+            cluster["certificate-authority"] = str(ca)
+        case str() if ca:
+            cluster["certificate-authority-data"] = base64.b64encode(ca.encode()).decode()
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -175,8 +175,10 @@ def trainer_config(ports: ControllerPorts) -> str:
     return _yaml("config.trainer.kubeflow.org/v1alpha1", ports, more)
 
 
-def kueue_config(ports: ControllerPorts) -> str:
+def kueue_config(ports: ControllerPorts, certificates: Path) -> str:
+    """It does not look below TMPDIR: its own default names /tmp."""
     more: JsonObject = {
+        "webhook": {"host": LOOPBACK, "port": ports.webhook, "certDir": str(certificates)},
         "internalCertManagement": {"enable": False},
         "integrations": {"frameworks": list(KUEUE_FRAMEWORKS)},
     }

@@ -53,11 +53,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`kubeconfig` is the admin's, `kubelets` that of our kubelets. `ca` is the PEM that clients trust; `authority` is
-    the same in a file: it signed the certificate that the API server shows to kubelets."""
+    """`kubeconfig` is the admin's, `kubelets` that of our kubelets. `authority` is the PEM file that clients trust; it
+    also signed the certificate that the API server shows to kubelets."""
 
     url: str
-    ca: str
     authority: Path
     kubeconfig: Path
     kubelets: Path
@@ -142,17 +141,16 @@ class ControlPlane:
         url = f"https://{LOOPBACK}:{port}"
         return Served(
             url,
-            authority.pem,
             authority.certificate,
             self._write_kubeconfig("admin", url, admin, authority),
             self._write_kubeconfig("kubelets", url, kubelets, authority),
         )
 
     def _write_kubeconfig(self, name: str, url: str, identity: Identity, authority: Authority) -> Path:
-        return write_secret(self._directory / f"{name}.kubeconfig", kubeconfig(url, identity, ca=authority.pem))
+        return write_secret(self._directory / f"{name}.kubeconfig", kubeconfig(url, identity, ca=authority.certificate))
 
     def _kubeconfig(self, served: Served, name: str) -> Path:
-        text = kubeconfig(served.url, self._programs[name], ca=served.ca)
+        text = kubeconfig(served.url, self._programs[name], ca=served.authority)
         return write_secret(self._directory / f"{name}.kubeconfig", text)
 
     async def _start_builtin(self, served: Served, keys: Pair) -> None:
@@ -214,7 +212,7 @@ class ControlPlane:
             case "trainer":
                 config = commands.trainer_config(ports)
             case _:
-                config = commands.kueue_config(ports)
+                config = commands.kueue_config(ports, commands.serving_directory(directory))
                 more = ("--feature-gates=VisibilityOnDemand=false",)
         (directory / "config.yaml").write_text(config)
         access = self._kubeconfig(served, name)

@@ -35,10 +35,17 @@ def test_the_api_server_listens_where_it_is_told_and_shows_kubelets_its_certific
     } <= set(command.words)
 
 
-@pytest.mark.parametrize("config", [jobset_config, trainer_config, kueue_config])
+@pytest.mark.parametrize(
+    "config", [jobset_config, trainer_config, lambda ports: kueue_config(ports, Path("/certificates"))]
+)
 def test_a_controller_gets_ports_of_its_own_on_loopback_and_no_leader_election(config):
     content = yaml.safe_load(config(ControllerPorts(webhook=1, health=2, status=3)))
-    assert content["webhook"] == {"host": "127.0.0.1", "port": 1}
+    webhook = content["webhook"]
+    assert (webhook["host"], webhook["port"], webhook.get("certDir", "/certificates")) == (
+        "127.0.0.1",
+        1,
+        "/certificates",
+    )
     assert content["health"] == {"healthProbeBindAddress": "127.0.0.1:2"}
     assert content["metrics"] == {"bindAddress": "0"}
     assert content["leaderElection"] == {"leaderElect": False}
