@@ -18,7 +18,7 @@ from nvcre_kube.resources import JOBS
 from nvcre_kube.workqueue import WorkQueue, run_workers
 
 from nvcre_coordinator.api import names
-from nvcre_coordinator.api.conditions import ConditionType, is_true
+from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
 from nvcre_coordinator.api.job import FailedNodeReason, Job, JobStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.api.workload import Node
@@ -209,7 +209,7 @@ class JobController:
             if mark not in self._told:
                 self._told.add(mark)
                 note = f"node {unknown.node} cannot be judged and is not blamed: {unknown.message}"
-                self._events.record(after.raw, type="Warning", reason="DetectorError", note=note)
+                self._events.record(after.raw, type="Warning", reason=Reason.DETECTOR_ERROR, note=note)
                 logger.warning("detector has no answer namespace=%s job=%s note=%r", *after.key, note)
         self._count(before.view, after.view)
 
@@ -308,7 +308,7 @@ class JobController:
             if mark not in self._told:
                 self._told.add(mark)
                 note = f"after the end of the run, node {health.node}: {evidence(incident).message}"
-                self._events.record(job.raw, type="Warning", reason="LateHardwareEvidence", note=note)
+                self._events.record(job.raw, type="Warning", reason=Reason.LATE_EVIDENCE, note=note)
 
     def _measurement_changed(self, old: Cached[Any] | None, new: Cached[Any] | None) -> None:
         item = new or old

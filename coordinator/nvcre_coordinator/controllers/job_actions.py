@@ -18,6 +18,7 @@ from nvcre_kube.events import EventRecorder
 from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, CONFIG_MAPS, GOODPUT_MEASUREMENTS, JOBS, Resource
 
 from nvcre_coordinator.api import names
+from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.api.job import FailedNode, Job
 from nvcre_coordinator.api.measurement import BandwidthMeasurementSpec, GoodputMeasurementSpec, JobRef
 from nvcre_coordinator.api.meta import to_json
@@ -114,7 +115,7 @@ class JobActions:
         if not adopted:
             self._metrics.workloads_created.labels(*_labels(job.view)).inc()
             if note := unhandled(job.raw.get("spec") or {}):
-                self._events.record(job.raw, type="Warning", reason="FieldsWithoutEffect", note=note)
+                self._events.record(job.raw, type="Warning", reason=Reason.FIELDS_WITHOUT_EFFECT, note=note)
         return Outcome(await self._record_created(job, adopted=adopted))
 
     async def _is_ours(self, job: Job) -> bool:
@@ -133,7 +134,7 @@ class JobActions:
         self._failures[job.key] = failures + 1
         delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 6))
         note = f"Workload {self._adapter.title(job.view)} could not be created, trying again: {error.message}"
-        self._events.record(job.raw, type="Warning", reason="WorkloadCreationError", note=note)
+        self._events.record(job.raw, type="Warning", reason=Reason.WORKLOAD_CREATION_ERROR, note=note)
         logger.warning("workload not created namespace=%s job=%s error=%r", *job.key, str(error))
         return Outcome(look_again=delay)
 
@@ -224,7 +225,7 @@ class JobActions:
             if error.already_exists:  # not in our cache yet, or of an earlier Job and about to be collected
                 return True
             note = f"{resource.kind} {name} could not be created: {error.message}"
-            self._events.record(job.raw, type="Warning", reason="MeasurementCreationError", note=note)
+            self._events.record(job.raw, type="Warning", reason=Reason.MEASUREMENT_CREATION_ERROR, note=note)
             logger.warning("measurement not created namespace=%s job=%s error=%r", *job.key, str(error))
             return False
         return True
