@@ -13,7 +13,6 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 TRAINER_API_VERSION: Final = "trainer.kubeflow.org/v1alpha1"
 
 MANAGED_BY: Final = "nvcre"
-FIELD_MANAGER: Final = "nvcre-coordinator"
 EVENT_SOURCE: Final = "nvcre-coordinator"
 
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -30,7 +29,6 @@ ANNOTATION_JOB_UID: Final = "nvcre.nvidia.com/job-uid"
 
 JOB_FINALIZER: Final = "nvcre.nvidia.com/finalizer"
 BANDWIDTH_FINALIZER: Final = "nvcre.nvidia.com/bandwidthmeasurement-finalizer"
-GOODPUT_FINALIZER: Final = "nvcre.nvidia.com/goodputmeasurement-finalizer"
 
 RUNTIME_PATCH_MANAGER: Final = "nvcre.nvidia.com/controller"
 

@@ -141,18 +141,16 @@ class BandwidthMeasurementController:
         self, item: Cached[BandwidthMeasurement], job: Job | None, profile: CompiledProfile, end: RunEnd
     ) -> float | None:
         assert item.view is not None
-        read = await self._final_read(item.key, item.view, job, profile)
+        read = await self._final_read(item.key, job, profile)
         patience = measurement_timeout(job) if job is not None else lifecycle.LEAST_PATIENCE
         decision = lifecycle.finish(item.view, end, read, patience, self._stamp(item.view))
         await self._write(item, decision.status)
         if decision.warning is not None:
-            self._events.record(item.raw, type="Warning", reason=Reason.FINAL_READ_PENDING.value, note=decision.warning)
+            self._events.record(item.raw, type="Warning", reason=Reason.FINAL_READ_PENDING, note=decision.warning)
             logger.warning("final log not read namespace=%s measurement=%s error=%r", *item.key, decision.warning)
         return decision.retry_after.total_seconds() if decision.retry_after is not None else None
 
-    async def _final_read(
-        self, key: Key, measurement: BandwidthMeasurement, job: Job | None, profile: CompiledProfile
-    ) -> LogRead:
+    async def _final_read(self, key: Key, job: Job | None, profile: CompiledProfile) -> LogRead:
         follower = self._followers.get(key)
         followed = follower.sample() if follower is not None and follower.complete else None
         if job is None:

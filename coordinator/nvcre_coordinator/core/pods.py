@@ -42,7 +42,6 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     rank: Int32 | None = None  # completion index
     restart_attempt: Int32 = 0
     phase: str = "Pending"
-    pod_reason: str = ""  # Evicted, NodeLost, ...
     created_at: Moment | None = None
     started_at: Moment | None = None
     gpus: bool = False  # has GPUs of its own
@@ -90,7 +89,6 @@ def observe(pod: Pod) -> PodRecord:
         rank=_number(index),
         restart_attempt=_number(attempt) or 0,
         phase=pod.status.phase,
-        pod_reason=pod.status.reason or "",
         created_at=meta.creation_timestamp,
         started_at=pod.status.start_time,
         gpus=pod.spec.asks_for(names.GPU_RESOURCE),

@@ -46,7 +46,6 @@ class ConnectedAgent:
     node: str
     outbox_id: str
     version: str
-    connected_at: datetime
     outbound: asyncio.Queue[pb.CoordinatorMessage] = field(default_factory=lambda: asyncio.Queue(OUTBOUND_LIMIT))
     ended: asyncio.Future[Ending] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     samples: ClockSamples = field(default_factory=ClockSamples)

@@ -162,7 +162,7 @@ class FleetServicer(pb_grpc.FleetServicer):
                 f" {PROTOCOL}; update the older of the two"
             )
         outbox_id = wire.identifier(hello.outbox_id, "hello.outbox_id")
-        agent = ConnectedAgent(identity.node, outbox_id, wire.cut(hello.agent_version, 64), self._clock())
+        agent = ConnectedAgent(identity.node, outbox_id, wire.cut(hello.agent_version, 64))
         await self._reports.load(agent.node)
         if not self._leading():
             raise LoadFailed("leadership was lost")

@@ -15,7 +15,6 @@ from nvcre_local.apiserver.objects import timestamp
 from nvcre_local.apiserver.storage import Json
 
 FOREGROUND_FINALIZER = "foregroundDeletion"
-ORPHAN_FINALIZER = "orphan"
 
 
 class Propagation(Enum):

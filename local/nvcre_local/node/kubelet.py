@@ -97,7 +97,7 @@ class Kubelet:
 
     async def _register(self, node: NodeSpec) -> None:
         now = datetime.now(UTC)
-        wanted = node_object(node, self._host)
+        wanted = node_object(node)
         while True:
             try:
                 try:

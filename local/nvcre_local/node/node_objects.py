@@ -41,7 +41,7 @@ class Host:
     kubelet_version: str = "v1.36.3"
 
 
-def node_object(node: NodeSpec, host: Host) -> JsonObject:
+def node_object(node: NodeSpec) -> JsonObject:
     labels = {
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",

@@ -25,11 +25,11 @@ def test_bad_node_flags_are_refused_with_an_example(text: str) -> None:
 
 
 def test_a_gpu_node_carries_the_labels_that_selectors_look_for() -> None:
-    labels = node_object(NodeSpec("node-0", 8, "NVIDIA H100 80GB HBM3"), HOST)["metadata"]["labels"]
+    labels = node_object(NodeSpec("node-0", 8, "NVIDIA H100 80GB HBM3"))["metadata"]["labels"]
     assert labels["kubernetes.io/hostname"] == "node-0"
     assert labels["nvidia.com/gpu.present"] == "true"
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
-    assert "nvidia.com/gpu.present" not in node_object(NodeSpec("cpu", 0), HOST)["metadata"]["labels"]
+    assert "nvidia.com/gpu.present" not in node_object(NodeSpec("cpu", 0))["metadata"]["labels"]
 
 
 def test_an_api_server_finds_the_kubelet_in_the_status() -> None:
