@@ -9,7 +9,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,11 +19,13 @@ import aiohttp
 import yaml
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import kube_config
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
 from nvcre_kube.resources import SERVICE_ACCOUNTS, JsonObject, Resource
+from nvcre_kube.timestamps import rfc3339
 
 PAGE_SIZE = 500
 REQUEST_TIMEOUT_S = 30.0
@@ -147,9 +149,13 @@ class KubeClient:
                 client_configuration=configuration,
                 persist_config=False,
             )
+            return cls(configuration)
         except (ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"kubeconfig {path or '(default)'}: {error}") from error
-        return cls(configuration)
+        finally:
+            # The library writes keys and certificates that lie inside a kubeconfig to $TMPDIR and removes them at exit
+            # only, which a killed process never reaches. By now they are loaded.
+            kube_config._cleanup_temp_files()
 
     @classmethod
     async def in_cluster(cls) -> Self:
@@ -327,7 +333,7 @@ class KubeClient:
             container=container,
             follow="true" if follow else None,
             timestamps="true" if timestamps else None,
-            sinceTime=None if since_time is None else since_time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            sinceTime=None if since_time is None else rfc3339(since_time),
             tailLines=tail_lines,
             limitBytes=limit_bytes,
         )

@@ -14,6 +14,7 @@ from typing import Literal
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import EVENTS, JsonObject
+from nvcre_kube.timestamps import rfc3339
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,7 @@ class EventRecorder:
     async def _create_or_count(self, note: _Note) -> None:
         namespace = note.regarding.namespace or "default"
         key = (namespace, note.event_name)
-        now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = rfc3339(self._clock())
         if key in self._counts:
             self._counts.move_to_end(key)
             patch: JsonObject = {"count": self._counts[key] + 1, "lastTimestamp": now}

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import LEASES, JsonObject
+from nvcre_kube.timestamps import micro_time
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class LeaderElector:
         return asyncio.get_running_loop().time() >= self._observed.at + duration
 
     def _lease(self, transitions: int, current: JsonObject | None) -> JsonObject:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = micro_time(datetime.now(UTC))
         lease: JsonObject = current or {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,

@@ -9,17 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
-from typing import Any
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer
-from nvcre_kube.resources import PODS
+from nvcre_kube.resources import PODS, JsonObject
+from nvcre_kube.timestamps import rfc3339
 
 from nvcre_local.node.placement import Cluster, Unschedulable, in_order, place
-from nvcre_local.node.pod_status import rfc3339
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0

@@ -21,6 +21,7 @@ from nvcre_kube.resources import (
     PODS,
     TRAIN_JOBS,
     TRAINING_RUNTIMES,
+    JsonObject,
 )
 from nvcre_kube.workqueue import WorkQueue, run_workers
 
@@ -28,7 +29,6 @@ from nvcre_local.node.placement import JOBSET_NAME
 from nvcre_local.node.trainjob_pods import BadRuntime, Workload, workload
 from nvcre_local.node.trainjob_status import Announcement, Decision, Observed, Obstacle, decide, is_over
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 CONTROLLER = "trainer.kubeflow.org/trainjob-controller"

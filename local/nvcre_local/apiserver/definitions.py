@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from nvcre_local.apiserver.objects import required, timestamp
+from nvcre_kube.timestamps import rfc3339
+
+from nvcre_local.apiserver.objects import required
 from nvcre_local.apiserver.resources import METADATA_FIELDS, Column, Resource, Subresource
 from nvcre_local.apiserver.schema import Cause, StructuralSchema
 from nvcre_local.apiserver.storage import Json
@@ -84,7 +86,7 @@ def accepted_status(crd: Json, now: datetime) -> Json:
         {
             "type": kind,
             "status": "True",
-            "lastTransitionTime": timestamp(now),
+            "lastTransitionTime": rfc3339(now),
             "reason": reason,
             "message": message,
         }

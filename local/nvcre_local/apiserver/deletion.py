@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from nvcre_kube.timestamps import rfc3339
+
 from nvcre_local.apiserver.admission import DEFAULT_GRACE_SECONDS
-from nvcre_local.apiserver.objects import timestamp
 from nvcre_local.apiserver.storage import Json
 
 FOREGROUND_FINALIZER = "foregroundDeletion"
@@ -78,7 +79,7 @@ def decide(
         return Leave()
     marked = {**metadata, "finalizers": finalizers} if finalizers else dict(metadata)
     if shorter:
-        marked["deletionTimestamp"] = timestamp(now + timedelta(seconds=grace))
+        marked["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
         marked["deletionGracePeriodSeconds"] = grace
     if not already and "generation" in marked:
         marked["generation"] += 1

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
+from nvcre_kube.timestamps import rfc3339
 
 from nvcre_local.apiserver.schema import Cause
 from nvcre_local.apiserver.storage import Json
@@ -55,10 +56,6 @@ _KEPT = frozenset(
 
 class MalformedMetadata(ValueError):
     """A metadata field has the wrong JSON type; the message names the field."""
-
-
-def timestamp(now: datetime) -> str:
-    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def read_metadata(body: Json) -> Json:
@@ -213,7 +210,7 @@ def born(metadata: Json, *, namespace: str, name: str, uid: str, now: datetime) 
         if key in ("generateName", "labels", "annotations", "ownerReferences", "finalizers")
     }
     found: Json = {"name": name, **({"namespace": namespace} if namespace else {}), "uid": uid}
-    return found | {"creationTimestamp": timestamp(now)} | kept
+    return found | {"creationTimestamp": rfc3339(now)} | kept
 
 
 def carried_over(old: Json, new: Json) -> Json:

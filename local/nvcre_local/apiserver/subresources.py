@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from aiohttp import web
+from nvcre_kube.timestamps import rfc3339
 
 from nvcre_local.apiserver import errors, requests
 from nvcre_local.apiserver.kubelet_logs import KubeletLogs
-from nvcre_local.apiserver.objects import timestamp
 from nvcre_local.apiserver.operations import Operations
 from nvcre_local.apiserver.requests import Target
 from nvcre_local.apiserver.resources import Resource
@@ -58,7 +58,7 @@ class Subresources:
                 "", "pods/binding", pod.key.name, f'pod {pod.key.name} is already assigned to node "{placed}"'
             )
         if not options.dry_run:
-            self._operations.store.put(pod.key, bound(pod.body, node, timestamp(self._operations.clock())))
+            self._operations.store.put(pod.key, bound(pod.body, node, rfc3339(self._operations.clock())))
         return json_response(_SUCCESS, 201)
 
     def _evict(self, resource: Resource, pod: Stored, eviction: Json) -> web.Response:

@@ -20,9 +20,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from nvcre_kube.timestamps import rfc3339
 
 from nvcre_local.apiserver import errors
-from nvcre_local.apiserver.objects import timestamp
 from nvcre_local.apiserver.schema import Cause
 from nvcre_local.apiserver.storage import Json, Key, Store, Stored
 
@@ -93,10 +93,10 @@ class TokenIssuer:
             "metadata": {
                 "name": account.key.name,
                 "namespace": account.key.namespace,
-                "creationTimestamp": timestamp(self._clock()),
+                "creationTimestamp": rfc3339(self._clock()),
             },
             "spec": {**spec, "audiences": audiences, "expirationSeconds": seconds},
-            "status": {"token": self._sign(claims), "expirationTimestamp": timestamp(expires)},
+            "status": {"token": self._sign(claims), "expirationTimestamp": rfc3339(expires)},
         }
 
     @staticmethod

@@ -19,7 +19,7 @@ from typing import Any
 from nvcre_kube.client import ConfigError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer, keep_object
-from nvcre_kube.resources import NODES, PODS
+from nvcre_kube.resources import NODES, PODS, JsonObject
 
 from nvcre_local.node.environment import Machine
 from nvcre_local.node.kubelet import Kubelet
@@ -31,7 +31,6 @@ from nvcre_local.node.volumes import MountedObjects
 from nvcre_local.scheduler import Scheduler
 from nvcre_local.trainer import JOBSET_INDEX, Trainer, jobset_of
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger("nvcre_local.node")
 
 DESCRIPTION = """\

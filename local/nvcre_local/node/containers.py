@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import Any
+
+from nvcre_kube.resources import JsonObject
 
 from nvcre_local.node.environment import Launch
 from nvcre_local.node.log_files import ContainerLog
@@ -32,7 +33,6 @@ from nvcre_local.node.pod_status import (
 )
 from nvcre_local.node.processes import CannotStart, Process, Processes
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 START_ERROR_CODE = 127

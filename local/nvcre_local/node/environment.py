@@ -10,9 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
 
-JsonObject = dict[str, Any]
+from nvcre_kube.resources import JsonObject
 
 POD_ADDRESS = "127.0.0.1"
 """Every Pod is reachable at loopback: it is a process of this machine."""

@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError
 from nvcre_kube.informer import Informer
-from nvcre_kube.resources import LEASES, NAMESPACES, NODES
+from nvcre_kube.resources import LEASES, NAMESPACES, NODES, JsonObject
+from nvcre_kube.timestamps import micro_time
 
 from nvcre_local.node.containers import Container
 from nvcre_local.node.node_objects import (
@@ -22,13 +22,11 @@ from nvcre_local.node.node_objects import (
     Host,
     NodeSpec,
     lease_object,
-    micro_time,
     node_object,
     node_status,
 )
 from nvcre_local.node.pods import NodeServices, Pod
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0

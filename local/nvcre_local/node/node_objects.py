@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
+
+from nvcre_kube.resources import JsonObject
+from nvcre_kube.timestamps import micro_time, rfc3339
 
 from nvcre_local.node.environment import POD_ADDRESS
-from nvcre_local.node.pod_status import rfc3339
-
-JsonObject = dict[str, Any]
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40
@@ -117,11 +116,6 @@ def lease_object(node: str, node_uid: str, now: datetime) -> JsonObject:
             "renewTime": micro_time(now),
         },
     }
-
-
-def micro_time(moment: datetime) -> str:
-    """Kubernetes' MicroTime."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_node(text: str) -> NodeSpec:

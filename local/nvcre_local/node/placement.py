@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-JsonObject = dict[str, Any]
+from nvcre_kube.resources import JsonObject
 
 GPU = "nvidia.com/gpu"
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from nvcre_local.node.environment import POD_ADDRESS
+from nvcre_kube.resources import JsonObject
+from nvcre_kube.timestamps import rfc3339
 
-JsonObject = dict[str, Any]
+from nvcre_local.node.environment import POD_ADDRESS
 
 BACKOFF_FIRST_S = 10.0
 BACKOFF_MAX_S = 300.0
@@ -108,11 +109,6 @@ def phase(
         return "Failed" if failed else "Succeeded"
     never_started = all(isinstance(record.state, Waiting) and record.last is None for record in main)
     return "Pending" if never_started else "Running"
-
-
-def rfc3339(moment: datetime) -> str:
-    """Kubernetes' metav1.Time: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _state(state: State) -> JsonObject:

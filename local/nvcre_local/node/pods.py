@@ -18,7 +18,7 @@ from typing import Any
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.events import EventRecorder
-from nvcre_kube.resources import PODS
+from nvcre_kube.resources import PODS, JsonObject
 
 from nvcre_local.node.containers import Container
 from nvcre_local.node.environment import Launch, Machine, RefusedContainer, launch
@@ -27,7 +27,6 @@ from nvcre_local.node.processes import Processes
 from nvcre_local.node.volume_plan import NotYet, RefusedVolume
 from nvcre_local.node.volumes import MountedObjects, PodVolumes
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 WRITE_RETRY_S = 1.0

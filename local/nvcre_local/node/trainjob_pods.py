@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvcre_local.node.placement import COMPLETION_INDEX, GPU, JOBSET_NAME, REPLICATED_JOB
+from nvcre_kube.resources import JsonObject
 
-JsonObject = dict[str, Any]
+from nvcre_local.node.placement import COMPLETION_INDEX, GPU, JOBSET_NAME, REPLICATED_JOB
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 LAUNCHER, NODE = "launcher", "node"

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+
+from nvcre_kube.resources import JsonObject
+from nvcre_kube.timestamps import rfc3339
 
 from nvcre_local.node.placement import COMPLETION_INDEX, REPLICATED_JOB
-from nvcre_local.node.pod_status import rfc3339
 from nvcre_local.node.trainjob_pods import ReplicatedJob, Slot, Workload
 
-JsonObject = dict[str, Any]
 Key = tuple[str, int, int]
 
 

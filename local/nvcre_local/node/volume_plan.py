@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import Any
 
-JsonObject = dict[str, Any]
+from nvcre_kube.resources import JsonObject
 
 DEFAULT_TOKEN_S = 3600
 RENEW_AT = 0.8

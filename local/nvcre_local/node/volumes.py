@@ -14,11 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.informer import Informer
-from nvcre_kube.resources import CONFIG_MAPS, SECRETS
+from nvcre_kube.resources import CONFIG_MAPS, SECRETS, JsonObject
 
 from nvcre_local.node.volume_plan import (
     EmptyDirectory,
@@ -33,7 +32,6 @@ from nvcre_local.node.volume_plan import (
     renew_at,
 )
 
-JsonObject = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
