@@ -4,14 +4,15 @@ import asyncio
 import logging
 import signal
 import sys
-import time
+
+from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_agent.config import Config, parse
 
 
 def main() -> None:
     config = parse(sys.argv[1:])
-    _log_to_stderr(config.log_level)
+    log_to_stderr(config.log_level)
     try:
         asyncio.run(_run(config))
     except OSError as error:
@@ -31,15 +32,6 @@ async def _run(config: Config) -> None:
     except TaskEndedError:
         sys.exit(1)
     logging.getLogger("nvcre_agent").info("stopped")
-
-
-def _log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter("time=%(asctime)s.%(msecs)03dZ level=%(levelname)s logger=%(name)s %(message)s")
-    formatter.converter = time.gmtime
-    formatter.datefmt = "%Y-%m-%dT%H:%M:%S"
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 if __name__ == "__main__":

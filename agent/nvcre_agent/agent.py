@@ -7,12 +7,12 @@ restarts one that only looks alive.
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
+from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_agent import __version__, wire
 from nvcre_agent.config import Config
@@ -87,7 +87,7 @@ class Agent:
         else:
             log.warning("no coordinator given; serving metrics only")
         if self._config.ready_file is not None:
-            _write_atomically(self._config.ready_file, json.dumps({"metrics": address}))
+            write_ready_file(self._config.ready_file, {"metrics": address})
         stopping = asyncio.create_task(stop.wait(), name="stop")
         try:
             done, _ = await asyncio.wait([*self._tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -237,9 +237,3 @@ def _simulation(path: Path | None) -> Mapping[str, object] | None:
     if not isinstance(loaded, dict):
         raise SystemExit(f"nvcre-agent: --simulate {path}: must be a JSON object")
     return loaded
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, "utf-8")
-    beside.replace(path)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvcre_protos.flags import Flags
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -33,12 +35,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         "Each flag may also be given in the environment: --node-name is NVCRE_NODE_NAME.",
     )
 
-    def flag(name: str, text: str, default: str | None = None, metavar: str = "VALUE", *also: str) -> None:
-        variables = ("NVCRE_" + name.replace("-", "_").upper(), *also)
-        value = next((environment[variable] for variable in variables if environment.get(variable)), default)
-        shown = f" (default {default})" if default else ""
-        parser.add_argument(f"--{name}", help=text + shown, default=value, metavar=metavar)
-
+    flags = Flags(parser, environment)
+    flag = flags.add
     flag("node-name", "name of this node, for logs and metrics; the stream's identity is the token", metavar="NAME")
     flag(
         "coordinator", "gRPC address of the coordinator; without it the agent only serves metrics", metavar="HOST:PORT"
@@ -62,18 +60,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     if not given.node_name:
         parser.error("--node-name is missing: give the node's name (downward API spec.nodeName) or set NVCRE_NODE_NAME")
     if given.coordinator:
-        _address(parser, "--coordinator", given.coordinator)
+        flags.address("--coordinator", given.coordinator)
         for name in ("ca_file", "token_file"):
             if not getattr(given, name):
                 parser.error(f"--{name.replace('_', '-')} is missing: with --coordinator the stream needs it")
-    try:
-        heartbeat_interval_s = float(given.heartbeat_interval)
-    except ValueError:
-        heartbeat_interval_s = 0.0
-    if not 0.05 <= heartbeat_interval_s <= 3600:
-        parser.error(f"--heartbeat-interval {given.heartbeat_interval!r} must be a number of seconds from 0.05 to 3600")
-    if given.log_level not in ("debug", "info", "warning", "error"):
-        parser.error(f"--log-level {given.log_level!r} must be debug, info, warning or error")
     return Config(
         node_name=given.node_name,
         coordinator=given.coordinator or None,
@@ -83,21 +73,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         outbox=Path(given.outbox),
         kernel_log=Path(given.kernel_log),
         boot_id_file=Path(given.boot_id_file),
-        listen=_address(parser, "--listen", given.listen),
+        listen=flags.address("--listen", given.listen),
         nccl_tests_dir=_path(given.nccl_tests_dir),
         simulate=_path(given.simulate),
-        heartbeat_interval_s=heartbeat_interval_s,
+        heartbeat_interval_s=flags.seconds("--heartbeat-interval", given.heartbeat_interval, 0.05, 3600),
         ready_file=_path(given.ready_file),
-        log_level=given.log_level,
+        log_level=flags.log_level(given.log_level),
     )
 
 
 def _path(text: str | None) -> Path | None:
     return Path(text) if text else None
-
-
-def _address(parser: argparse.ArgumentParser, flag: str, text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        parser.error(f"{flag} {text!r} must be HOST:PORT")
-    return host.strip("[]"), int(port)

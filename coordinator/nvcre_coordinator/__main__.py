@@ -6,9 +6,9 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 
 from nvcre_kube.client import ConfigError, KubeClient
+from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_coordinator.config import Config, parse
 from nvcre_coordinator.endpoints import ListenError
@@ -19,25 +19,9 @@ from nvcre_coordinator.process import Coordinator
 logger = logging.getLogger("nvcre_coordinator")
 
 
-class LogfmtFormatter(logging.Formatter):
-    """One event a line: time, level, logger, then the event with its key=value pairs; a traceback is escaped."""
-
-    converter = time.gmtime  # type: ignore[assignment]
-
-    def format(self, record: logging.LogRecord) -> str:
-        stamp = f"{self.formatTime(record, '%Y-%m-%dT%H:%M:%S')}.{int(record.msecs):03d}Z"
-        text = record.getMessage().replace("\n", "\\n")
-        if record.exc_info:
-            trace = self.formatException(record.exc_info).replace("\n", "\\n")
-            text = f'{text} traceback="{trace}"'
-        return f"time={stamp} level={record.levelname.lower()} logger={record.name} {text}"
-
-
 def main(arguments: list[str] | None = None) -> None:
     config = parse(sys.argv[1:] if arguments is None else arguments)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogfmtFormatter())
-    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    log_to_stderr(config.log_level)
     sys.exit(asyncio.run(_serve(config)))
 
 

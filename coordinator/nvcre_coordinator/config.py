@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nvcre_protos.addresses import format_address
+from nvcre_protos.flags import Flags
+
 _DESCRIPTION = """\
 Runs the Jobs of nvcre.nvidia.com on this cluster, listens to the node agents and writes who is to blame.
 Every flag may also be given in the environment: --node-selector is NVCRE_NODE_SELECTOR.
@@ -37,11 +40,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     """Usage errors end the process with code 2 and a sentence on stderr."""
     parser = argparse.ArgumentParser(prog="nvcre-coordinator", description=_DESCRIPTION)
 
-    def flag(name: str, text: str, default: str | None = None, metavar: str = "VALUE") -> None:
-        given = environment.get("NVCRE_" + name.replace("-", "_").upper()) or default
-        shown = f" (default {default})" if default else ""
-        parser.add_argument(f"--{name}", help=text + shown, default=given, metavar=metavar)
-
+    flags = Flags(parser, environment)
+    flag = flags.add
     flag("kubeconfig", "kubeconfig of the cluster; default: in-cluster", metavar="FILE")
     flag("namespace", "namespace of the Lease, the certificates and the probes' Pods", "nvcre-system", "NAME")
     flag("grpc-address", "where the agents connect; port 0 takes a free one", "0.0.0.0:9443", "HOST:PORT")
@@ -62,49 +62,24 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         help="compete for the Lease nvcre-coordinator; without it this process always leads",
     )
     given = parser.parse_args(arguments)
-    if given.log_level not in ("debug", "info", "warning", "error"):
-        parser.error(f"--log-level {given.log_level!r} must be debug, info, warning or error")
-    grpc_host, grpc_port = _address(parser, "--grpc-address", given.grpc_address)
-    min_bytes = _integer(parser, "--probe-min-bytes", given.probe_min_bytes, 8, 1 << 40)
-    max_bytes = _integer(parser, "--probe-max-bytes", given.probe_max_bytes, min_bytes, 1 << 40)
+    grpc_host, grpc_port = flags.address("--grpc-address", given.grpc_address)
+    min_bytes = flags.integer("--probe-min-bytes", given.probe_min_bytes, 8, 1 << 40)
+    max_bytes = flags.integer("--probe-max-bytes", given.probe_max_bytes, min_bytes, 1 << 40)
     pod_ip = environment.get("POD_IP", "")
     return Config(
         kubeconfig=Path(given.kubeconfig) if given.kubeconfig else None,
         namespace=given.namespace,
-        grpc_address=f"{grpc_host}:{grpc_port}",
-        metrics_address=_address(parser, "--metrics-address", given.metrics_address),
-        health_address=_address(parser, "--health-address", given.health_address),
+        grpc_address=format_address(grpc_host, grpc_port),
+        metrics_address=flags.address("--metrics-address", given.metrics_address),
+        health_address=flags.address("--health-address", given.health_address),
         node_selector=given.node_selector,
         leader_elect=given.leader_elect,
-        agent_heartbeat_s=_seconds(parser, "--agent-heartbeat", given.agent_heartbeat),
+        agent_heartbeat_s=flags.seconds("--agent-heartbeat", given.agent_heartbeat, 0.1, 3600),
         probe_min_bytes=min_bytes,
         probe_max_bytes=max_bytes,
-        probe_runs=_integer(parser, "--probe-runs", given.probe_runs, 1, 20),
+        probe_runs=flags.integer("--probe-runs", given.probe_runs, 1, 20),
         ready_file=Path(given.ready_file) if given.ready_file else None,
-        log_level=given.log_level,
+        log_level=flags.log_level(given.log_level),
         identity=environment.get("POD_NAME") or f"{os.uname().nodename}-{os.getpid()}",
-        advertised_host=pod_ip if pod_ip and grpc_host in ("0.0.0.0", "[::]") else grpc_host,
+        advertised_host=pod_ip if pod_ip and grpc_host in ("0.0.0.0", "::") else grpc_host,
     )
-
-
-def _address(parser: argparse.ArgumentParser, name: str, text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        parser.error(f"{name} {text!r} must be HOST:PORT, for example 0.0.0.0:8080")
-    return host, int(port)
-
-
-def _integer(parser: argparse.ArgumentParser, name: str, text: str, least: int, most: int) -> int:
-    if not text.isdecimal() or not least <= int(text) <= most:
-        parser.error(f"{name} {text!r} must be a whole number from {least} to {most}")
-    return int(text)
-
-
-def _seconds(parser: argparse.ArgumentParser, name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 3600:
-        parser.error(f"{name} {text!r} must be a number of seconds from 0.1 to 3600")
-    return seconds

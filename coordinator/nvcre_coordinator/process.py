@@ -7,15 +7,14 @@ accepts agents and writes.  A background task that dies takes the process with i
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from nvcre_kube.client import KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.leader_election import LeaderElector
+from nvcre_protos.addresses import format_address
+from nvcre_protos.ready_file import write_ready_file
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from nvcre_coordinator.api import names
@@ -132,9 +131,8 @@ class Coordinator:
         await self._caches.wait_synced()
         logger.info("ready grpc=%s metrics=%s health=%s", self._fleet.grpc_address, metrics, health)
         if self._config.ready_file is not None:
-            write_atomically(
-                self._config.ready_file,
-                json.dumps({"grpc": self._fleet.grpc_address, "metrics": metrics, "health": health}),
+            write_ready_file(
+                self._config.ready_file, {"grpc": self._fleet.grpc_address, "metrics": metrics, "health": health}
             )
 
     def _not_ready(self) -> str:
@@ -144,13 +142,7 @@ class Coordinator:
 
     def _own_address(self) -> Mapping[str, str]:
         port = self._fleet.grpc_address.rpartition(":")[2]
-        return {GRPC_ANNOTATION: f"{self._config.advertised_host}:{port}"} if port else {}
+        return {GRPC_ANNOTATION: format_address(self._config.advertised_host, int(port))} if port else {}
 
     def _leader_address(self) -> str | None:
         return self._elector.leader_annotations.get(GRPC_ANNOTATION)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from nvcre_protos.ready_file import read_ready_file
 
 PR_SET_PDEATHSIG = 1
 TERMINATE_WITHIN_S = 10.0
@@ -43,14 +44,6 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
     except OSError:
         return ""
     return "\n".join(content.splitlines()[-lines:])
-
-
-def _read_ready(path: Path) -> dict[str, Any] | None:
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +110,7 @@ class Children:
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         while True:
-            if (content := _read_ready(ready_file)) is not None:
+            if (content := read_ready_file(ready_file)) is not None:
                 return content
             if self.died.done():
                 raise self.died.result()

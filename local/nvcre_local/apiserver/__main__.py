@@ -11,21 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nvcre_protos.logfmt import log_to_stderr
+
 from nvcre_local.apiserver.authentication import TokenFileError, read_token_file
 from nvcre_local.apiserver.server import ApiServer, Settings, UsageError, parse_listen, read_definitions
 
 log = logging.getLogger("nvcre_local.apiserver")
-
-
-class KeyValueFormatter(logging.Formatter):
-    """One event a line: time, level, logger, then the message (itself key=value where there is more to say)."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = f"time={self.formatTime(record, '%Y-%m-%dT%H:%M:%S%z')} level={record.levelname} logger={record.name} "
-        line += f"msg={record.getMessage()!r}"
-        if record.exc_info:
-            line += f" exception={self.formatException(record.exc_info)!r}"
-        return line
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,9 +95,7 @@ async def run(chosen: Settings) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(KeyValueFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_to_stderr("info")
     try:
         asyncio.run(run(settings(parser().parse_args(argv))))
     except (UsageError, TokenFileError) as error:

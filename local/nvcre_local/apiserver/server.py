@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import json
 import logging
-import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,6 +12,8 @@ from pathlib import Path
 
 import yaml
 from aiohttp import web
+from nvcre_protos.addresses import format_address, parse_address
+from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_local.apiserver import certificates
 from nvcre_local.apiserver.authentication import Authenticator
@@ -56,17 +56,17 @@ class Settings:
 
 def parse_listen(flag: str, text: str) -> tuple[str, int]:
     """`127.0.0.1:0` or `[::1]:0`. Only loopback: what listens here can start processes on this machine."""
-    host, _, port = text.rpartition(":")
-    host = host.strip("[]")
-    if not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"{flag} {text}: expected HOST:PORT, for example 127.0.0.1:0")
+    try:
+        host, port = parse_address(text)
+    except ValueError:
+        raise UsageError(f"{flag} {text}: expected HOST:PORT, for example 127.0.0.1:0") from None
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = False
     if not loopback:
         raise UsageError(f"{flag} {text}: only loopback addresses are served (127.0.0.1 or [::1])")
-    return ("127.0.0.1" if host == "localhost" else host), int(port)
+    return ("127.0.0.1" if host == "localhost" else host), port
 
 
 def read_definitions(directories: Iterable[Path]) -> tuple[Json, ...]:
@@ -168,12 +168,4 @@ async def _bind(runner: web.AppRunner, flag: str, address: tuple[str, int], cont
 
 
 def _url(scheme: str, address: tuple[str, int]) -> str:
-    host, port = address[:2]
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def write_ready_file(path: Path, content: Json) -> None:
-    """All or nothing: a parent that sees the file can read it."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(json.dumps(content), "utf-8")
-    unfinished.replace(path)
+    return f"{scheme}://{format_address(*address[:2])}"

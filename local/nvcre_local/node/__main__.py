@@ -20,6 +20,8 @@ from nvcre_kube.client import ConfigError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer, keep_object
 from nvcre_kube.resources import NODES, PODS, JsonObject
+from nvcre_protos.logfmt import log_to_stderr
+from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_local.node.environment import Machine
 from nvcre_local.node.kubelet import Kubelet
@@ -246,10 +248,7 @@ async def _ready(arguments: argparse.Namespace, kubelet: Kubelet, pods: Informer
     await kubelet.register()
     await pods.wait_synced()
     if arguments.ready_file:
-        file = Path(arguments.ready_file)
-        temporary = file.with_name(f".{file.name}.new")
-        temporary.write_text(json.dumps({"nodes": dict(ports)}))
-        temporary.replace(file)
+        write_ready_file(Path(arguments.ready_file), {"nodes": dict(ports)})
     logger.info("node runtime ready nodes=%d", len(ports))
     await kubelet.run()
 
@@ -270,11 +269,7 @@ async def _main(arguments: argparse.Namespace) -> int:
 
 def main() -> None:
     arguments = _parser().parse_args()
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=os.environ.get("NVCRE_LOG_LEVEL", "INFO"),
-        format="time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s",
-    )
+    log_to_stderr(os.environ.get("NVCRE_LOG_LEVEL", "info"))
     sys.exit(asyncio.run(_main(arguments)))
 
 

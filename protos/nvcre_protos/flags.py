@@ -1,0 +1,49 @@
+"""Flags that also come from the environment, and their values (docs/architecture.md, "Processes").
+
+A value that cannot be used ends the process with code 2 and a sentence that names the flag.
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nvcre_protos.addresses import parse_address
+from nvcre_protos.logfmt import LEVELS
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    parser: ArgumentParser
+    environment: Mapping[str, str]
+
+    def add(self, name: str, text: str, default: str | None = None, metavar: str = "VALUE", *also: str) -> None:
+        """`--name`; without it NVCRE_NAME, or one of the variables `also`, unless empty; then the default."""
+        variables = ("NVCRE_" + name.replace("-", "_").upper(), *also)
+        value = next((self.environment[variable] for variable in variables if self.environment.get(variable)), default)
+        shown = f" (default {default})" if default else ""
+        self.parser.add_argument(f"--{name}", help=text + shown, default=value, metavar=metavar)
+
+    def address(self, flag: str, text: str) -> tuple[str, int]:
+        try:
+            return parse_address(text)
+        except ValueError as error:
+            self.parser.error(f"{flag} {error}")
+
+    def integer(self, flag: str, text: str, least: int, most: int) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            self.parser.error(f"{flag} {text!r} must be a whole number from {least} to {most}")
+        return int(text)
+
+    def seconds(self, flag: str, text: str, least: float, most: float) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not least <= value <= most:
+            self.parser.error(f"{flag} {text!r} must be a number of seconds from {least:g} to {most:g}")
+        return value
+
+    def log_level(self, text: str) -> str:
+        if text not in LEVELS:
+            self.parser.error(f"--log-level {text!r} must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+        return text
