@@ -36,15 +36,7 @@ PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cluster: needs the real control plane; run by make test-cluster")
-
-
-def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Only where it was asked for by marker: a plain `pytest` must not take minutes and Go."""
-    return None if "cluster" in (config.option.markexpr or "") else True
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from .judges import Server
 
 
-def start_kube_apiserver(assets: Path, folder: Path, stack: contextlib.ExitStack) -> Server:
+def start_kube_apiserver(programs: Mapping[str, Path], folder: Path, stack: contextlib.ExitStack) -> Server:
     client, peer, secure = _free_ports(3)
     token = secrets.token_hex(16)
     (folder / "tokens").write_text(f'{token},admin,admin,"system:masters"\n')
@@ -42,7 +43,7 @@ def start_kube_apiserver(assets: Path, folder: Path, stack: contextlib.ExitStack
         ],
     }
     for name, arguments in commands.items():
-        _run(name, [assets / name, *arguments], folder, stack)
+        _run(name, [programs[name], *arguments], folder, stack)
     certificate = folder / "certs/apiserver.crt"
     wait_for("kube-apiserver to write its certificate", certificate.exists)
     server = Server(f"https://127.0.0.1:{secure}", token, certificate)
