@@ -18,7 +18,6 @@ from nvcre_local.cluster_yaml import load_documents
 from nvcre_cli.problems import UsageProblem
 
 MAX_BYTES = 4 << 20
-MAX_VALUES = 200_000
 
 RESOURCES = {(r.api_version, r.kind): r for r in vars(known).values() if isinstance(r, Resource)}
 
@@ -75,10 +74,13 @@ def read_manifest(path: Path) -> Manifest:
 def parse_manifest(raw: bytes | str, *, where: str) -> Manifest:
     try:
         contents = load_documents(raw)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageProblem(f"{where}{_at(error)}: not YAML: {getattr(error, 'problem', None) or error}") from None
     documents = tuple(_document(content, f"{where}: document {n}") for n, content in enumerate(contents, start=1))
     manifest = Manifest(documents)
+    titles = [document.title for document in documents]
+    if twice := next((title for n, title in enumerate(titles) if title in titles[:n]), None):
+        raise UsageProblem(f"{where}: {twice} is in it twice; give each a name of its own")
     if not manifest.jobs:
         raise UsageProblem(f"{where}: no Job of {JOBS.api_version} in it; see examples/nccl-all-reduce.yaml")
     return manifest
@@ -106,18 +108,14 @@ def _document(content: Any, where: str) -> Document:
         raise UsageProblem(f"{where}: metadata.name is missing")
     if not isinstance(metadata.get("namespace", ""), str):
         raise UsageProblem(f"{where}: metadata.namespace is not text")
-    _bounded(content, where)
+    _text_keys(content, where)
     return Document(resource, content)
 
 
-def _bounded(content: Any, where: str) -> None:
-    """Aliases make a small file huge once it is written out: refuse before that."""
-    waiting, seen = [content], 0
+def _text_keys(content: Any, where: str) -> None:
+    waiting = [content]
     while waiting:
         value = waiting.pop()
-        seen += 1
-        if seen > MAX_VALUES:
-            raise UsageProblem(f"{where}: more than {MAX_VALUES} values, counting what aliases repeat")
         if isinstance(value, dict):
             for key in value:
                 if not isinstance(key, str):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
+from nvcre_local.cluster_yaml import load_document
 from nvcre_local.scenario import (
     CoordinatorKill,
     CrashFault,
@@ -200,8 +201,8 @@ def read_scenario(path: Path) -> Scenario:
 
 def parse_scenario(raw: bytes | str, *, name: str, where: str) -> Scenario:
     try:
-        content = yaml.safe_load(raw)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        content = load_document(raw)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         at = f"{where}:{mark.line + 1}" if mark is not None else where
         raise ScenarioError(f"{at}: not YAML: {getattr(error, 'problem', None) or error}") from None

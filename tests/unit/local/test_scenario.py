@@ -15,6 +15,8 @@ from nvcre_local.scenario import (
 from nvcre_local.scenario_engine import all_running, fill
 from nvcre_local.scenario_file import kernel_lines, parse_scenario, products, read_scenario
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+
 
 def parse(text: str):
     return parse_scenario(text, name="s", where="s.yaml")
@@ -73,7 +75,7 @@ faults:
         ("gpusPerNode: 9", "s.yaml.gpusPerNode: 9 is not within 1 to 8"),
         ("product: h1000", "s.yaml.product: 'h1000' is not one of h100-sxm"),
         ("product: [a]", "s.yaml.product: "),
-        ("runSeconds: .nan", "s.yaml.runSeconds: nan is not within"),
+        ("runSeconds: .nan", "s.yaml: not YAML: nan is no number that JSON can hold"),
         ("faults: {}", "s.yaml.faults: expected a list, found a mapping"),
         ("faults: [3]", "s.yaml.faults[0]: expected a mapping, found a number (3)"),
         ("faults: [{node: 1}]", "s.yaml.faults[0]: after is missing"),
@@ -91,7 +93,12 @@ faults:
         ("bandwidth: {nodes: {1: {nvlink: 3}}}", "s.yaml.bandwidth.nodes.1: unknown key nvlink"),
         ("expect: {result: ok}", "s.yaml.expect.result: 'ok' is not PASSED or FAILED"),
         ("- 1", "s.yaml: expected a mapping, found a list"),
-        ("a: [", "s.yaml:1: not YAML"),
+        ("a: [", "s.yaml:2: not YAML"),
+        ("nodes: !!int six", "s.yaml:1: not YAML: invalid literal for int()"),
+        ("nodes: 3\nnodes: 4", "s.yaml:2: not YAML: the key 'nodes' is there twice"),
+        ("nodes: 3\n---\nnodes: 4", "s.yaml: not YAML: 2 documents where one is expected"),
+        # What a complaint quotes must not be what a bomb holds.
+        (f"{BOMB}faults: [{{after: *a39, node: 0, crash: {{}}}}]", "s.yaml: not YAML: more than 200000 values"),
         ("\x00", "s.yaml: not YAML"),
     ],
 )
