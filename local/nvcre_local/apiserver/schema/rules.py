@@ -80,7 +80,10 @@ class Rule:
         if self.transition and old is None and not self.optional_old_self:
             return None
         data = {"self": value, "oldSelf": old, "previous_self": old, "has_previous_self": old is not None}
-        outcome = self.program.eval(data=data)
+        try:
+            outcome = self.program.eval(data=data)
+        except RuntimeError as error:  # it takes more steps than the interpreter allows
+            return Failed(f"{error} evaluating rule: {self.message or self.source}", undecided=True)
         if outcome.type() == cel.Type.ERROR:
             return Failed(f"{outcome.value()} evaluating rule: {self.message or self.source}", undecided=True)
         if outcome.value() is True:
@@ -91,7 +94,10 @@ class Rule:
         """Empty where there is no messageExpression or it yields nothing usable: then `message` speaks."""
         if self.message_program is None:
             return ""
-        outcome = self.message_program.eval(data=data)
+        try:
+            outcome = self.message_program.eval(data=data)
+        except RuntimeError:
+            return ""
         text = outcome.value()
         if outcome.type() == cel.Type.ERROR or not isinstance(text, str):
             return ""

@@ -56,6 +56,16 @@ def test_a_rule_that_cannot_be_evaluated_refuses_and_says_why() -> None:
     assert "evaluating rule: self.a > 0" in cause.message
 
 
+def test_a_rule_that_takes_too_long_refuses_and_says_why() -> None:
+    nested = "self.l.all(a, self.l.all(b, self.l.all(c, a + b + c != -1)))"
+    judge = schema({**rule(nested), "properties": {"l": {"type": "array", "items": {"type": "integer"}}}})
+
+    (cause,) = judge.validate({"spec": {"l": list(range(2000))}})
+
+    assert "budget exceeded" in cause.message
+    assert f"evaluating rule: {nested}" in cause.message
+
+
 @pytest.mark.parametrize(
     ("spec", "where", "what"),
     [
