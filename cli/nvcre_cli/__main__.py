@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Annotated, NoReturn
 
 from nvcre_cli.problems import EXIT_INTERRUPTED, EXIT_NOT_TRIED, Problem
+
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # Loading the rest takes a moment, and a Ctrl-C in it deserves no traceback: until a cluster is there, it ends us.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import typer
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,8 +68,6 @@ def local_run(  # noqa: PLR0917  (each is an option)
     Exit code 0: passed. 1: failed, or not finished in time. 2: it could not be tried (bad manifest, a workload that
     was refused, no GPU, a cluster that does not start). 130: interrupted.
     """
-    from rich.console import Console  # noqa: PLC0415
-
     from nvcre_cli.durations import parse_duration  # noqa: PLC0415
     from nvcre_cli.manifest import read_manifest  # noqa: PLC0415
 
@@ -73,6 +77,7 @@ def local_run(  # noqa: PLR0917  (each is an option)
 
     from nvcre_cli.local import run_manifest, show_reports  # noqa: PLC0415
     from nvcre_cli.local_cluster import plan_cluster  # noqa: PLC0415
+    from nvcre_cli.terminal import Terminal  # noqa: PLC0415
 
     plan = plan_cluster(
         scenario=scenario,
@@ -83,7 +88,7 @@ def local_run(  # noqa: PLR0917  (each is an option)
         needs_workload=True,
         server=ServerKind(control_plane.value),
     )
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     reports = asyncio.run(run_manifest(plan, documents, timeout_s=timeout_s, console=console))
     name = plan.scenario.name if plan.scenario is not None else None
     raise typer.Exit(show_reports(reports, output=output, scenario=name))
@@ -99,10 +104,10 @@ def local_up(
 ) -> None:
     """Keep a cluster running until Ctrl-C, for kubectl and other clients."""
     from nvcre_local.api_servers import ServerKind  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
 
     from nvcre_cli.local import keep_up  # noqa: PLC0415
     from nvcre_cli.local_cluster import plan_cluster  # noqa: PLC0415
+    from nvcre_cli.terminal import Terminal  # noqa: PLC0415
 
     plan = plan_cluster(
         scenario=scenario,
@@ -113,7 +118,7 @@ def local_up(
         needs_workload=False,
         server=ServerKind(control_plane.value),
     )
-    asyncio.run(keep_up(plan, console=Console(stderr=True)))
+    asyncio.run(keep_up(plan, console=Terminal(stderr=True)))
 
 
 @app.command("report")
@@ -161,17 +166,24 @@ def main() -> None:
     try:
         app()
     except Problem as problem:
-        sys.stderr.write(f"nvcre: {problem}\n")
-        sys.exit(problem.exit_code)
+        _end(str(problem), problem.exit_code)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("nvcre_"):
             raise
-        sys.stderr.write(
-            f"nvcre: {missing.name} is not installed; install nvcre[local] (or nvcre[cli] for reports only)\n"
-        )
-        sys.exit(EXIT_NOT_TRIED)
+        _end(f"{missing.name} is not installed; install nvcre[local] (or nvcre[cli] for reports only)", EXIT_NOT_TRIED)
+    except OSError as error:  # of our own output: a full disk behind it, a closed terminal
+        _end(f"cannot write the result: {error}", EXIT_NOT_TRIED)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is left to clean up
+
+
+def _end(message: str, exit_code: int) -> NoReturn:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"nvcre: {message}\n")
+        sys.stderr.flush()
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

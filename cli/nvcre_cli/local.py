@@ -7,11 +7,12 @@ second one does not wait for anybody.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
 import signal
-import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -29,6 +30,7 @@ from nvcre_cli.progress import progress_for
 from nvcre_cli.render.documents import as_document, exit_code
 from nvcre_cli.render.text import print_report
 from nvcre_cli.report import JobReport
+from nvcre_cli.terminal import Terminal, write_result
 
 T = TypeVar("T")
 
@@ -70,33 +72,36 @@ async def _in_cluster(
     first: Callable[[KubeClient], Awaitable[None]] | None = None,
 ) -> T:
     def say(text: str) -> None:
-        console.print(text, style="dim", highlight=False, markup=False, emoji=False, soft_wrap=True)
+        with contextlib.suppress(OSError):  # a terminal that was closed hears nothing, and that stops nothing
+            console.print(text, style="dim", highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     task = asyncio.current_task()
     assert task is not None
-    cluster = LocalCluster(plan, say, first)
+    cluster: LocalCluster | None = None
     interrupted = False
 
     def on_signal() -> None:
         nonlocal interrupted
         if interrupted:
-            cluster.abandon()
+            if cluster is not None:
+                cluster.abandon()
             os._exit(EXIT_INTERRUPTED)
         interrupted = True
-        say("ending: taking the cluster down (again to do it at once)")
         task.cancel()
+        say("ending: taking the cluster down (again to do it at once)")
 
     loop = asyncio.get_running_loop()
     for number in ENDING_SIGNALS:
         loop.add_signal_handler(number, on_signal)
-    _log_to(cluster)
     try:
-        async with cluster:
+        cluster = LocalCluster(plan, say, first)  # after the handlers: it makes a directory that must not stay
+        _log_to(cluster)
+        async with cluster as running:
 
             async def working() -> T:
-                return await work(cluster)
+                return await work(running)
 
-            return await cluster.supervise(working())
+            return await running.supervise(working())
     except asyncio.CancelledError:
         if interrupted:
             raise Interrupted("interrupted") from None
@@ -105,6 +110,9 @@ async def _in_cluster(
         raise Problem(str(broken)) from broken
     except (ApiError, *CONNECTION_ERRORS) as error:
         raise Problem(f"the cluster's API server: {error}") from error
+    except OSError as error:  # a full disk, no right to write
+        where = cluster.directory if cluster is not None else tempfile.gettempdir()
+        raise Problem(f"the cluster's directory {where}: {error}; TMPDIR says where it is made") from error
 
 
 def _log_to(cluster: LocalCluster) -> None:
@@ -119,12 +127,11 @@ def _log_to(cluster: LocalCluster) -> None:
 def show_reports(reports: list[JobReport], *, output: str, scenario: str | None) -> int:
     """Prints on stdout; gives the exit code."""
     if output == "json":
-        sys.stdout.write(as_document(reports, scenario=scenario) + "\n")
-        sys.stdout.flush()
+        write_result(as_document(reports, scenario=scenario) + "\n")
     else:
-        console = Console()
+        console = Terminal()
         if not console.is_terminal and "COLUMNS" not in os.environ:
-            console = Console(width=WIDTH_OF_A_FILE)
+            console = Terminal(width=WIDTH_OF_A_FILE)
         for report in reports:
             print_report(console, report)
     return exit_code(reports)

@@ -114,6 +114,16 @@ def test_a_second_ctrl_c_does_not_wait(nvcre):
     process.send_signal(signal.SIGINT)
     assert nvcre.end(process).code == 130
     gone(nvcre)
+    assert nvcre.leftovers() == []
+
+
+def test_a_terminal_that_is_closed_takes_the_cluster_with_it(nvcre):
+    process = nvcre.start("local", "up", "--scenario", "healthy", "--nodes", "1")
+    until(process.stderr, lambda line: "Ctrl-C ends it" in line)
+    process.stderr.close()  # what is said from now on fails
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 130
+    assert nvcre.leftovers() == []
 
 
 def test_kill_9_leaves_no_process(nvcre):
@@ -160,6 +170,28 @@ def test_a_run_that_takes_too_long_is_a_failure_and_says_what_it_lacked(nvcre, t
     job = ended.document["jobs"][0]
     assert job["note"] == "not finished within 2s; Job deleted"
     assert "TrainingRuntime 'no-such-runtime' does not exist in namespace 'default'" in job["warnings"][0]["message"]
+    assert nvcre.leftovers() == []
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_who_stops_reading_does_not_change_the_verdict(nvcre, output):
+    process = nvcre.start(
+        "local", "run", MANIFEST, "--scenario", "healthy", "--nodes", "1", "--timeout", "60s", "-o", output
+    )
+    process.stdout.close()
+    assert process.wait(120) == 0
+    assert "Traceback" not in process.stderr.read()
+
+
+def test_a_directory_that_cannot_be_written_is_named(nvcre):
+    process = nvcre.start("local", "up", "--scenario", "healthy", "--nodes", "1")
+    while not (made := list(nvcre.temporary.glob("nvcre-*/logs/apiserver.log"))):
+        assert process.poll() is None
+    (made[0].parents[1] / "simulation").write_text("in the way")
+    ended = nvcre.end(process)
+    assert ended.code == 2
+    assert f"the cluster's directory {made[0].parents[1]}: " in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert nvcre.leftovers() == []
 
 

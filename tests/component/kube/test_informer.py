@@ -1,16 +1,21 @@
 """Client, informer, events and election against the embedded API server."""
 
 import asyncio
+import base64
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from nvcre_kube.client import ApiError, ConfigError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer, keep_object
 from nvcre_kube.leader_election import LeaderElector
 from nvcre_kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, JsonObject
+from nvcre_local.apiserver import certificates
 from support.api_server import ApiServer, api_server
 
 WITHIN_S = 20.0
@@ -158,6 +163,21 @@ async def test_a_broken_kubeconfig_is_named(tmp_path: Path):
             await KubeClient.from_kubeconfig(file)
     with pytest.raises(ConfigError, match="absent: no such file; name one with --kubeconfig"):
         await KubeClient.from_kubeconfig(tmp_path / "absent")
+
+
+async def test_what_lies_inside_a_kubeconfig_does_not_stay_in_tmpdir(tmp_path: Path, monkeypatch, server):
+    config = yaml.safe_load(server.kubeconfig.read_text())
+    authority = base64.b64encode(certificates.make(datetime.now(UTC)).authority.encode()).decode()
+    config["clusters"][0]["cluster"]["certificate-authority-data"] = authority
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for _ in range(2):  # the library remembers what it wrote
+        async with await KubeClient.from_kubeconfig(file) as client:
+            assert await client.list(CONFIG_MAPS, "default") == []
+            assert list(temporary.iterdir()) == []
 
 
 async def test_repeated_events_become_one_with_a_count(client, namespace):
