@@ -6,9 +6,10 @@ Counters that live elsewhere (outbox, kernel log) are read at scrape time throug
 from collections.abc import Callable
 from contextlib import suppress
 
+from nvcre_protos.vocabulary import IncidentKind, Source
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
-from nvcre_agent.incidents.model import IncidentKind, Signal, Source
+from nvcre_agent.incidents.model import Signal
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Inventory, Snapshot
 
 _GPU = ("node", "gpu", "UUID", "pci_bus_id", "modelName")

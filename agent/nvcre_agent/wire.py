@@ -5,31 +5,18 @@ from typing import TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
-from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Source
+from nvcre_agent.checks.model import Component
+from nvcre_agent.incidents.model import Change, ChangeKind, Incident
 from nvcre_agent.nvml.snapshot import Inventory
 
-_KIND = {
-    IncidentKind.XID: pb.INCIDENT_KIND_XID,
-    IncidentKind.SXID: pb.INCIDENT_KIND_SXID,
-    IncidentKind.BUS_DROP: pb.INCIDENT_KIND_BUS_DROP,
-    IncidentKind.RM_INIT_FAILED: pb.INCIDENT_KIND_RM_INIT_FAILED,
-    IncidentKind.PCIE_AER: pb.INCIDENT_KIND_PCIE_AER,
-    IncidentKind.IB_LINK: pb.INCIDENT_KIND_IB_LINK,
-    IncidentKind.OOM_KILL: pb.INCIDENT_KIND_OOM_KILL,
-    IncidentKind.MACHINE_CHECK: pb.INCIDENT_KIND_MACHINE_CHECK,
-    IncidentKind.HEALTH_CHECK: pb.INCIDENT_KIND_HEALTH_CHECK,
-}
+_KIND = {member: pb.IncidentKind.Value(f"INCIDENT_KIND_{member.name}") for member in IncidentKind}
 _CLASS = {member: pb.FaultClass.Value(f"FAULT_CLASS_{member.name}") for member in FaultClass}
 _BLAME = {member: pb.Blame.Value(f"BLAME_{member.name}") for member in Blame}
 _COMPONENT = {member: pb.ComponentKind.Value(f"COMPONENT_KIND_{member.name}") for member in ComponentKind}
-_SOURCE = {Source.NVML: pb.SOURCE_NVML, Source.KERNEL_LOG: pb.SOURCE_KERNEL_LOG}
-_CHANGE = {
-    ChangeKind.OPENED: pb.EVENT_KIND_OPENED,
-    ChangeKind.UPDATED: pb.EVENT_KIND_UPDATED,
-    ChangeKind.RECOVERED: pb.EVENT_KIND_RECOVERED,
-}
+_SOURCE = {member: pb.Source.Value(f"SOURCE_{member.name}") for member in Source}
+_CHANGE = {member: pb.EventKind.Value(f"EVENT_KIND_{member.name}") for member in ChangeKind}
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _MAX_UINT32 = 2**32 - 1

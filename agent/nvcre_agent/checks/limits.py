@@ -8,8 +8,7 @@ from importlib import resources
 from typing import Any
 
 import yaml
-
-from nvcre_agent.checks.model import FaultClass
+from nvcre_protos.vocabulary import FaultClass
 
 
 @dataclass(frozen=True, slots=True)

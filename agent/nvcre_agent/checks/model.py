@@ -1,37 +1,12 @@
-"""The words of a finding: what a check says about a GPU, independent of the wire.
-
-Enum members carry the wire contract's names (protos/nvcre_agent_v1.proto) so that the link maps them one to one.
-"""
+"""What a check says about a GPU, independent of the wire."""
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
+
 MAX_MESSAGE_BYTES = 256  # Incident.message of the wire contract
-
-
-class FaultClass(enum.Enum):
-    FATAL_HARDWARE = "FATAL_HARDWARE"
-    NEEDS_RESET = "NEEDS_RESET"
-    NEEDS_REBOOT = "NEEDS_REBOOT"
-    APPLICATION = "APPLICATION"
-    INFORMATIONAL = "INFORMATIONAL"
-    UNKNOWN = "UNKNOWN"
-
-
-class Blame(enum.Enum):
-    YES = "YES"
-    NO = "NO"
-    CONDITIONAL = "CONDITIONAL"
-
-
-class ComponentKind(enum.Enum):
-    GPU = "GPU"
-    NVLINK = "NVLINK"
-    NIC = "NIC"
-    FABRIC = "FABRIC"
-    NODE = "NODE"
 
 
 @dataclass(frozen=True, slots=True)

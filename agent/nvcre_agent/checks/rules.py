@@ -9,17 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
+
 from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.checks.limits import Limits, RecoveryAction
-from nvcre_agent.checks.model import (
-    MAX_MESSAGE_BYTES,
-    Blame,
-    Component,
-    ComponentKind,
-    FaultClass,
-    Finding,
-    Undecided,
-)
+from nvcre_agent.checks.model import MAX_MESSAGE_BYTES, Component, Finding, Undecided
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Snapshot, Unread
 
 Check = Callable[[Snapshot, Baseline, Limits], Iterable[Finding | Undecided]]

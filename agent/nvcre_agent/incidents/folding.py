@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import blake2b
 
-from nvcre_agent.checks.model import Blame, FaultClass, Finding
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Kept, Signal, Source, shortened
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+
+from nvcre_agent.checks.model import Finding
+from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Kept, Signal, shortened
 from nvcre_agent.incidents.opened import LONGEST_UPDATE_S, Opened, accuses
 from nvcre_agent.nvml.snapshot import Inventory, PciAddress
 from nvcre_agent.xid.catalogue import catalogue
@@ -118,7 +120,7 @@ class Folding:
             for one in list(self._by_subject.get(str(gpu.pci), ())):
                 component = one.facts.component
                 if not component.uuid:
-                    link = component.kind.name == "NVLINK"
+                    link = component.kind is ComponentKind.NVLINK
                     one.identify(gpu.uuid, None if link else gpu.index)
                     changes.append(self._tell(one, ChangeKind.UPDATED, now_s, monotonic_s))
                 elif component.uuid != gpu.uuid and not one.finding_key:

@@ -7,27 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nvcre_agent.checks.model import Blame, Component, FaultClass
+from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind, Source
+
+from nvcre_agent.checks.model import Component
 from nvcre_agent.xid.model import Classification, Clears
 
 MAX_MESSAGE_BYTES = 256
-
-
-class IncidentKind(Enum):
-    XID = "Xid"
-    SXID = "SXid"
-    BUS_DROP = "BusDrop"
-    RM_INIT_FAILED = "RmInitFailed"
-    PCIE_AER = "PcieAer"
-    IB_LINK = "IbLink"
-    OOM_KILL = "OomKill"
-    MACHINE_CHECK = "MachineCheck"
-    HEALTH_CHECK = "HealthCheck"
-
-
-class Source(Enum):
-    NVML = "nvml"
-    KERNEL_LOG = "kernel-log"
 
 
 class ChangeKind(Enum):

@@ -6,8 +6,9 @@ once for a new source or a new effect, else after 1 s, 2 s, 4 s ... 300 s, so th
 
 from dataclasses import replace
 
-from nvcre_agent.checks.model import Blame, FaultClass
-from nvcre_agent.incidents.model import Incident, IncidentKind, Kept, Signal, Source, shortened
+from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind, Source
+
+from nvcre_agent.incidents.model import Incident, Kept, Signal, shortened
 from nvcre_agent.xid.classify import UNKNOWN
 from nvcre_agent.xid.model import Clears
 

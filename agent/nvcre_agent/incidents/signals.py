@@ -6,8 +6,10 @@ kernel prints four digits of the domain and NVML eight.
 
 from dataclasses import dataclass
 
-from nvcre_agent.checks.model import Component, ComponentKind
-from nvcre_agent.incidents.model import IncidentKind, Signal, Source
+from nvcre_protos.vocabulary import ComponentKind, IncidentKind, Source
+
+from nvcre_agent.checks.model import Component
+from nvcre_agent.incidents.model import Signal
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.nvml.snapshot import EventType, Inventory, NvmlEvent, PciAddress
 from nvcre_agent.xid.classify import classify_kernel, classify_sxid, classify_xid

@@ -7,19 +7,9 @@ from importlib import resources
 from typing import Any
 
 import yaml
+from nvcre_protos.vocabulary import Blame, FaultClass
 
-from nvcre_agent.xid.model import Blame, Classification, Clears, FaultClass
-
-# The catalogue spells the words as NodeHealth does.
-_CLASSES = {
-    "FatalHardware": FaultClass.FATAL_HARDWARE,
-    "NeedsReset": FaultClass.NEEDS_RESET,
-    "NeedsReboot": FaultClass.NEEDS_REBOOT,
-    "Application": FaultClass.APPLICATION,
-    "Informational": FaultClass.INFORMATIONAL,
-    "Unknown": FaultClass.UNKNOWN,
-}
-_BLAMES = {"Yes": Blame.YES, "No": Blame.NO, "Conditional": Blame.CONDITIONAL}
+from nvcre_agent.xid.model import Classification, Clears
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +72,8 @@ def _load(name: str) -> dict[str, Any]:
 
 def _classification(row: Mapping[str, Any]) -> Classification:
     return Classification(
-        fault_class=_CLASSES[row["class"]],
-        blame=_BLAMES[row["blame"]],
+        fault_class=FaultClass(row["class"]),
+        blame=Blame(row["blame"]),
         clears=Clears(row["clears"]),
         mnemonic=row.get("mnemonic", ""),
         condition=row.get("condition", ""),

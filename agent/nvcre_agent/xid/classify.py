@@ -9,8 +9,10 @@ import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from nvcre_protos.vocabulary import Blame, FaultClass
+
 from nvcre_agent.xid.catalogue import catalogue
-from nvcre_agent.xid.model import Blame, Classification, Clears, FaultClass
+from nvcre_agent.xid.model import Classification, Clears
 
 UNKNOWN = Classification(
     FaultClass.UNKNOWN,

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nvcre_agent.checks.model import Blame, FaultClass
-
-__all__ = ["Blame", "Classification", "Clears", "FaultClass"]
+from nvcre_protos.vocabulary import Blame, FaultClass
 
 
 class Clears(StrEnum):

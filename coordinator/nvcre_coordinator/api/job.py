@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
+from nvcre_protos.vocabulary import ComponentKind
 
 from nvcre_coordinator.api.conditions import Condition, ConditionType, is_true
 from nvcre_coordinator.api.meta import ObjectMeta
@@ -87,14 +88,6 @@ class FailedNodeReason(StrEnum):
     HARDWARE_FAILURE_DETECTED = "HardwareFailureDetected"
     THRESHOLD_VIOLATION = "ThresholdViolation"
     WORKLOAD_FAILED = "WorkloadFailed"
-
-
-class ComponentKind(StrEnum):
-    GPU = "GPU"
-    NVLINK = "NVLink"
-    NIC = "NIC"
-    FABRIC = "Fabric"
-    NODE = "Node"
 
 
 class Component(msgspec.Struct, frozen=True, omit_defaults=True):

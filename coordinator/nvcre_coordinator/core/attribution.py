@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from nvcre_protos.vocabulary import ComponentKind
+
 from nvcre_coordinator.api.conditions import Reason
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.first_exit import Crash, first_crashes
 from nvcre_coordinator.core.limits import clip_entry
 from nvcre_coordinator.core.pods import PodRecord

@@ -6,10 +6,11 @@ application faults and unknown codes are shown and never blame (DESIGN 6.1).
 
 from __future__ import annotations
 
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
-from nvcre_coordinator.core.incidents import Blame, FaultClass, Incident, IncidentKind
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
+
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.incidents import Component as IncidentComponent
-from nvcre_coordinator.core.incidents import ComponentKind as IncidentComponentKind
+from nvcre_coordinator.core.incidents import Incident
 from nvcre_coordinator.core.limits import EVIDENCE_ENTRIES, clip, clip_entry
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.run_window import RunWindow
@@ -25,7 +26,7 @@ def counts(incident: Incident) -> bool:
 def concerns_all(incident: Incident) -> bool:
     """Can it hurt a process that uses no GPU?"""
     component = incident.component
-    return component is None or component.kind in (IncidentComponentKind.NODE, IncidentComponentKind.NIC)
+    return component is None or component.kind in (ComponentKind.NODE, ComponentKind.NIC)
 
 
 def blamed_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
@@ -79,9 +80,7 @@ def evidence(incident: Incident) -> Evidence:
 def component_of(component: IncidentComponent | None) -> Component:
     if component is None:
         return Component(ComponentKind.NODE)
-    return Component(
-        ComponentKind(component.kind.value), component.index, component.uuid or None, component.pci_bus_id or None
-    )
+    return Component(component.kind, component.index, component.uuid or None, component.pci_bus_id or None)
 
 
 def title(incident: Incident) -> str:
@@ -94,7 +93,7 @@ def title(incident: Incident) -> str:
 
 def describe(component: IncidentComponent | None) -> str:
     """`GPU 5 (00000000:C8:00.0)`; `the node` where nothing narrower is known."""
-    if component is None or component.kind.value == ComponentKind.NODE:
+    if component is None or component.kind is ComponentKind.NODE:
         return "the node"
     index = "" if component.index is None else f" {component.index}"
     place = component.pci_bus_id or component.uuid

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
 MAX_OPEN = 128
 MAX_CLOSED = 32
@@ -25,46 +26,6 @@ MAX_CURSORS = 2
 OVERFLOW_ID = "overflow"
 # Two tellings of one incident may differ this much in time by clock correction alone; that is no news.
 SAME_TIME = timedelta(seconds=5)
-
-
-class IncidentKind(StrEnum):
-    XID = "Xid"
-    SXID = "SXid"
-    BUS_DROP = "BusDrop"
-    RM_INIT_FAILED = "RmInitFailed"
-    PCIE_AER = "PcieAer"
-    IB_LINK = "IbLink"
-    OOM_KILL = "OomKill"
-    MACHINE_CHECK = "MachineCheck"
-    HEALTH_CHECK = "HealthCheck"
-
-
-class FaultClass(StrEnum):
-    FATAL_HARDWARE = "FatalHardware"
-    NEEDS_RESET = "NeedsReset"
-    NEEDS_REBOOT = "NeedsReboot"
-    APPLICATION = "Application"
-    INFORMATIONAL = "Informational"
-    UNKNOWN = "Unknown"
-
-
-class Blame(StrEnum):
-    YES = "Yes"
-    NO = "No"
-    CONDITIONAL = "Conditional"
-
-
-class ComponentKind(StrEnum):
-    GPU = "GPU"
-    NVLINK = "NVLink"
-    NIC = "NIC"
-    FABRIC = "Fabric"
-    NODE = "Node"
-
-
-class Source(StrEnum):
-    NVML = "nvml"
-    KERNEL_LOG = "kernel-log"
 
 
 class EventKind(StrEnum):

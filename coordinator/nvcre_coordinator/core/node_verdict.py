@@ -17,8 +17,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
+from nvcre_protos.vocabulary import Blame, FaultClass
 
-from nvcre_coordinator.core.incidents import Blame, Component, FaultClass, Incident, importance
+from nvcre_coordinator.core.incidents import Component, Incident, importance
 from nvcre_coordinator.core.localisation import ProbeResult, ProbeVerdict
 
 HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})

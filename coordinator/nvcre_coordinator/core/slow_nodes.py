@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from nvcre_protos.vocabulary import ComponentKind
+
 from nvcre_coordinator.api.conditions import Reason
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.attribution import Attribution
 from nvcre_coordinator.core.health_verdicts import component_of, evidence
 from nvcre_coordinator.core.limits import clip_entry

@@ -15,8 +15,9 @@ from typing import Any
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional
+from nvcre_protos.vocabulary import ComponentKind
 
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason, Job
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason, Job
 from nvcre_coordinator.api.workload import Node
 from nvcre_coordinator.core.limits import clip, clip_entry
 from nvcre_coordinator.core.run_window import RunWindow

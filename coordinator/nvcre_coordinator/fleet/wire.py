@@ -15,21 +15,10 @@ from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
 from nvcre_coordinator.core.clock_offset import ClockOffset
-from nvcre_coordinator.core.incidents import (
-    Blame,
-    Component,
-    ComponentKind,
-    Effect,
-    Event,
-    EventKind,
-    FaultClass,
-    Incident,
-    IncidentKind,
-    Snapshot,
-    Source,
-)
+from nvcre_coordinator.core.incidents import Component, Effect, Event, EventKind, Incident, Snapshot
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, SizeBandwidth
 from nvcre_coordinator.core.node_verdict import Monitor, MonitorState
 from nvcre_coordinator.fleet.status import MAX_GPUS, Gpu, Inventory
@@ -48,49 +37,15 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
-_INCIDENT_KINDS = {
-    pb.INCIDENT_KIND_XID: IncidentKind.XID,
-    pb.INCIDENT_KIND_SXID: IncidentKind.SXID,
-    pb.INCIDENT_KIND_BUS_DROP: IncidentKind.BUS_DROP,
-    pb.INCIDENT_KIND_RM_INIT_FAILED: IncidentKind.RM_INIT_FAILED,
-    pb.INCIDENT_KIND_PCIE_AER: IncidentKind.PCIE_AER,
-    pb.INCIDENT_KIND_IB_LINK: IncidentKind.IB_LINK,
-    pb.INCIDENT_KIND_OOM_KILL: IncidentKind.OOM_KILL,
-    pb.INCIDENT_KIND_MACHINE_CHECK: IncidentKind.MACHINE_CHECK,
-    pb.INCIDENT_KIND_HEALTH_CHECK: IncidentKind.HEALTH_CHECK,
-}
-_FAULT_CLASSES = {
-    pb.FAULT_CLASS_FATAL_HARDWARE: FaultClass.FATAL_HARDWARE,
-    pb.FAULT_CLASS_NEEDS_RESET: FaultClass.NEEDS_RESET,
-    pb.FAULT_CLASS_NEEDS_REBOOT: FaultClass.NEEDS_REBOOT,
-    pb.FAULT_CLASS_APPLICATION: FaultClass.APPLICATION,
-    pb.FAULT_CLASS_INFORMATIONAL: FaultClass.INFORMATIONAL,
-    pb.FAULT_CLASS_UNKNOWN: FaultClass.UNKNOWN,
-}
-_BLAMES = {pb.BLAME_YES: Blame.YES, pb.BLAME_NO: Blame.NO, pb.BLAME_CONDITIONAL: Blame.CONDITIONAL}
-_COMPONENT_KINDS = {
-    pb.COMPONENT_KIND_GPU: ComponentKind.GPU,
-    pb.COMPONENT_KIND_NVLINK: ComponentKind.NVLINK,
-    pb.COMPONENT_KIND_NIC: ComponentKind.NIC,
-    pb.COMPONENT_KIND_FABRIC: ComponentKind.FABRIC,
-    pb.COMPONENT_KIND_NODE: ComponentKind.NODE,
-}
-_SOURCES = {pb.SOURCE_NVML: Source.NVML, pb.SOURCE_KERNEL_LOG: Source.KERNEL_LOG}
-_EVENT_KINDS = {
-    pb.EVENT_KIND_OPENED: EventKind.OPENED,
-    pb.EVENT_KIND_UPDATED: EventKind.UPDATED,
-    pb.EVENT_KIND_RECOVERED: EventKind.RECOVERED,
-}
-_MONITOR_STATES = {pb.MONITOR_STATE_WATCHING: MonitorState.WATCHING, pb.MONITOR_STATE_BLIND: MonitorState.BLIND}
-_PROBE_STATES = {
-    pb.PROBE_STATE_MEASURED: ProbeState.MEASURED,
-    pb.PROBE_STATE_NOT_TESTED: ProbeState.NOT_TESTED,
-    pb.PROBE_STATE_ERROR: ProbeState.ERROR,
-}
-PROBE_KINDS: dict[ProbeKind, pb.ProbeKind.ValueType] = {
-    ProbeKind.NVLINK_ALL_REDUCE: pb.PROBE_KIND_NVLINK_ALL_REDUCE,
-    ProbeKind.NIC_LOOPBACK: pb.PROBE_KIND_NIC_LOOPBACK,
-}
+_INCIDENT_KINDS = {pb.IncidentKind.Value(f"INCIDENT_KIND_{member.name}"): member for member in IncidentKind}
+_FAULT_CLASSES = {pb.FaultClass.Value(f"FAULT_CLASS_{member.name}"): member for member in FaultClass}
+_BLAMES = {pb.Blame.Value(f"BLAME_{member.name}"): member for member in Blame}
+_COMPONENT_KINDS = {pb.ComponentKind.Value(f"COMPONENT_KIND_{member.name}"): member for member in ComponentKind}
+_SOURCES = {pb.Source.Value(f"SOURCE_{member.name}"): member for member in Source}
+_EVENT_KINDS = {pb.EventKind.Value(f"EVENT_KIND_{member.name}"): member for member in EventKind}
+_MONITOR_STATES = {pb.MonitorState.Value(f"MONITOR_STATE_{member.name}"): member for member in MonitorState}
+_PROBE_STATES = {pb.ProbeState.Value(f"PROBE_STATE_{member.name}"): member for member in ProbeState}
+PROBE_KINDS = {member: pb.ProbeKind.Value(f"PROBE_KIND_{member.name}") for member in ProbeKind}
 
 
 class BadMessage(Exception):

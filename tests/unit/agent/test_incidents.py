@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass, Finding
+from nvcre_agent.checks.model import Component, Finding
 from nvcre_agent.incidents import folding as rules
 from nvcre_agent.incidents.folding import Folding
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Signal, Source
+from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Signal
 from nvcre_agent.incidents.signals import Moment, from_kernel, from_nvml
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.nvml.snapshot import EventType, GpuIdentity, Inventory, NvmlEvent, PciAddress
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
 WALL = 1_800_000_000.0
 GPUS = Inventory(

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Kept, Source
+from nvcre_agent.checks.model import Component
+from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Kept
 from nvcre_agent.kernel.kmsg import Position
 from nvcre_agent.outbox import MAX_PENDING, Outbox, open_outbox
 from nvcre_agent.xid.model import Clears
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
 
 def incident(key: str = "i1", count: int = 1) -> Incident:

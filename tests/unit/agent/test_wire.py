@@ -2,9 +2,10 @@
 
 import pytest
 from nvcre_agent import __version__, wire
-from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, IncidentKind, Source, shortened
+from nvcre_agent.checks.model import Component
+from nvcre_agent.incidents.model import Change, ChangeKind, Incident, shortened
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
 
 def incident(**changes: object) -> Incident:

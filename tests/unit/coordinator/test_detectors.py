@@ -6,12 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 from nvcre_coordinator.api.workload import Node, node_from_json
-from nvcre_coordinator.core.incidents import Blame, Component, ComponentKind, FaultClass, Incident, IncidentKind
+from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.run_window import RunWindow
 from nvcre_coordinator.detectors import DetectorSpecError, NodeView
 from nvcre_coordinator.detectors.agent import AgentDetector
 from nvcre_coordinator.detectors.cel import CelDetector, EvaluationError, compile_expression, filled, is_unhealthy
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 WINDOW = RunWindow(NOW - timedelta(minutes=1))

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from nvcre_coordinator.core.health_verdicts import blamed_incidents, counts, failed_node, late_incidents
-from nvcre_coordinator.core.incidents import Blame, Component, ComponentKind, FaultClass, Incident, IncidentKind, Source
+from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.node_health import NodeHealth, node_health
 from nvcre_coordinator.core.run_window import RunWindow
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 

@@ -12,17 +12,15 @@ from nvcre_coordinator.core.incidents import (
     MAX_CLOSED,
     MAX_OPEN,
     OVERFLOW_ID,
-    Blame,
     Event,
     EventKind,
-    FaultClass,
     Incident,
-    IncidentKind,
     Ledger,
     Snapshot,
     fold_events,
     fold_snapshot,
 )
+from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OUTBOX = "outbox-1"

@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 from nvcre_coordinator.api.conditions import ConditionType, find
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.attribution import AgentState, NodeFacts
 from nvcre_coordinator.core.job_lifecycle import created, decide
 from nvcre_coordinator.core.observed import Action, Gone, Observed, WorkloadPhase
 from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
+from nvcre_protos.vocabulary import ComponentKind
 
 
 def hardware(node: str, at: Any, code: int = 79) -> FailedNode:

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason, JobStatus
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason, JobStatus
 from nvcre_coordinator.core import limits
+from nvcre_protos.vocabulary import ComponentKind
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 

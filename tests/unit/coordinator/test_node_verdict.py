@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
-from nvcre_coordinator.core.incidents import Blame, Component, ComponentKind, FaultClass, Incident, IncidentKind
+from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
 from nvcre_coordinator.core.node_verdict import (
     Breaker,
@@ -18,6 +18,7 @@ from nvcre_coordinator.core.node_verdict import (
     assess,
     silent_nodes,
 )
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RULES = Rules()

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, find, is_true
-from nvcre_coordinator.api.job import Component, ComponentKind, Evidence, FailedNode, FailedNodeReason, Job, JobStatus
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason, Job, JobStatus
 from nvcre_coordinator.core import limits
 from nvcre_coordinator.core.attribution import AgentState, LeaseWatch, NodeFacts
 from nvcre_coordinator.core.conditions import TRIO, flips
@@ -18,6 +18,7 @@ from nvcre_coordinator.core.job_lifecycle import created, decide
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
 from nvcre_coordinator.core.observed import Action, Gone, Measured, Observed, ProbeProgress, Workload, WorkloadPhase
 from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
+from nvcre_protos.vocabulary import ComponentKind
 
 TITLE = "TrainJob/run-workload"
 NODES = ("n0", "n1", "n2")

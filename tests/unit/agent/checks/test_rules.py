@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 from nvcre_agent.checks import limits as limits_file
 from nvcre_agent.checks.baseline import Baseline
-from nvcre_agent.checks.model import Blame, ComponentKind, FaultClass, Finding, Undecided
+from nvcre_agent.checks.model import Finding, Undecided
 from nvcre_agent.checks.rules import CHECKS, evaluate
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, PciAddress, Snapshot, Unread
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
 LIMITS = limits_file.shipped()
 

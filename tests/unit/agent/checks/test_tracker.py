@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_agent.checks.limits import Hysteresis, Limits
-from nvcre_agent.checks.model import Blame, Component, ComponentKind, FaultClass, Finding, Undecided
+from nvcre_agent.checks.model import Component, Finding, Undecided
 from nvcre_agent.checks.tracker import Opened, Recovered, Tracker, Updated
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
 LIMITS = Limits({"nvlink_down": Hysteresis(60, 90), "gpu_lost": Hysteresis(0, 60)}, 1, {})
 

@@ -1,10 +1,10 @@
 """Verdicts about codes, above all where public agents contradict each other."""
 
 import pytest
-from nvcre_agent.checks.model import Blame, FaultClass
 from nvcre_agent.xid.catalogue import catalogue
 from nvcre_agent.xid.classify import classify_recovery_action, classify_sxid, classify_xid, link_event
 from nvcre_agent.xid.model import Clears
+from nvcre_protos.vocabulary import Blame, FaultClass
 
 C = FaultClass
 

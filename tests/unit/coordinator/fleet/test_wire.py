@@ -9,10 +9,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.core.clock_offset import ClockOffset
-from nvcre_coordinator.core.incidents import Blame, FaultClass, IncidentKind
 from nvcre_coordinator.core.localisation import ProbeKind
 from nvcre_coordinator.fleet import wire
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
+from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind
 
 SURE = ClockOffset(timedelta(0), timedelta(0))
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
