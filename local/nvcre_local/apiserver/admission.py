@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from nvcre_local.apiserver import pod_types
 from nvcre_local.apiserver.objects import required
 from nvcre_local.apiserver.resources import Resource
 from nvcre_local.apiserver.schema import Cause
 from nvcre_local.apiserver.storage import Json
 
 DEFAULT_GRACE_SECONDS = 30
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character"
+)
+_KEY = re.compile(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}")
 _OBJECTS = ("spec", "status", "data", "stringData", "binaryData", "involvedObject", "regarding")
 _POD_MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
 
@@ -42,7 +50,7 @@ def type_problem(body: Json) -> str:
         found = spec.get(field, [])
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
             return f"spec.{field}: must be a list of objects"
-    return ""
+    return next(pod_types.problems(spec), "") if body["kind"] == "Pod" else ""
 
 
 def admit(resource: Resource, body: Json) -> None:
@@ -104,9 +112,12 @@ def causes(resource: Resource, body: Json) -> Iterator[Cause]:
             yield from _pod_causes(body.get("spec", {}))
         case "secrets":
             yield from _base64_causes(body.get("data", {}), "data")
+            yield from _key_causes(body.get("data", {}), "data")
         case "configmaps":
             yield from _text_causes(body.get("data", {}))
             yield from _base64_causes(body.get("binaryData", {}), "binaryData")
+            for field in ("data", "binaryData"):
+                yield from _key_causes(body.get(field, {}), field)
         case "events":
             involved = body.get("involvedObject", {})
             if involved.get("namespace", "") not in ("", body["metadata"].get("namespace")) or (
@@ -133,8 +144,10 @@ def _pod_causes(spec: Json) -> Iterator[Cause]:
                 yield Cause("FieldValueDuplicate", f"spec.{field}[{index}].name", f'Duplicate value: "{name}"')
             else:
                 seen.add(name)
+                yield from _label_causes(name, f"spec.{field}[{index}].name")
             if not container.get("image"):
                 yield required(f"spec.{field}[{index}].image")
+    yield from _volume_causes(spec.get("volumes", []))
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         yield Cause(
             "FieldValueNotSupported",
@@ -148,6 +161,32 @@ def _pod_causes(spec: Json) -> Iterator[Cause]:
             "spec.terminationGracePeriodSeconds",
             f"Invalid value: {grace!r}: must be greater than or equal to 0",
         )
+
+
+def _volume_causes(volumes: list[Json]) -> Iterator[Cause]:
+    for index, volume in enumerate(volumes):
+        if not volume.get("name"):
+            yield required(f"spec.volumes[{index}].name")
+        else:
+            yield from _label_causes(volume["name"], f"spec.volumes[{index}].name")
+        if "hostPath" in volume and not volume["hostPath"].get("path"):
+            yield required(f"spec.volumes[{index}].hostPath.path")
+
+
+def _label_causes(name: str, field: str) -> Iterator[Cause]:
+    """Containers and volumes become directories of the kubelet."""
+    if not _LABEL.fullmatch(name):
+        yield Cause("FieldValueInvalid", field, f'Invalid value: "{name}": {_LABEL_RULE}')
+
+
+def _key_causes(data: Json, field: str) -> Iterator[Cause]:
+    """A key becomes a file."""
+    for key in data:
+        if not _KEY.fullmatch(key) or key == ".":
+            rule = (
+                "a valid config key must consist of alphanumeric characters, '-', '_' or '.', and not start with '..'"
+            )
+            yield Cause("FieldValueInvalid", f"{field}[{key}]", f'Invalid value: "{key}": {rule}')
 
 
 def _base64_causes(data: Json, field: str) -> Iterator[Cause]:

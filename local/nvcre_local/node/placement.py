@@ -57,7 +57,7 @@ class NodeFacts:
             name=node["metadata"]["name"],
             labels=node["metadata"].get("labels") or {},
             taints=tuple(taints),
-            gpus=int(allocatable.get(GPU, 0)),
+            gpus=_count(allocatable.get(GPU, 0)),
         )
 
 
@@ -129,13 +129,19 @@ def natural_order(name: str) -> tuple[tuple[bool, int, str], ...]:
     )
 
 
+def _count(amount: object) -> int:
+    """A number of GPUs as an object has it; 0 for what is none, so that nobody's mistake stops the scheduler."""
+    text = str(amount)
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
 def gpu_request(pod: JsonObject) -> int:
     """The GPUs a Pod asks for: the sum of its containers, or one init container that asks for more."""
 
     def of(container: JsonObject) -> int:
         resources = container.get("resources") or {}
         amount = (resources.get("requests") or {}).get(GPU, (resources.get("limits") or {}).get(GPU, 0))
-        return int(amount) if str(amount).isdigit() else 0
+        return _count(amount)
 
     spec = pod["spec"]
     return max(

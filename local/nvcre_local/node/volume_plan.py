@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +21,11 @@ DEFAULT_TOKEN_S = 3600
 RENEW_AT = 0.8
 """The share of a token's life after which the kubelet asks for the next (kubernetes.io, "Service account token
 volume projection")."""
+
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_KEY = re.compile(r"(?!\.\.)[-._a-zA-Z0-9]{1,253}")
+"""Both become file names. An API server asks the same of them; this one need not be ours."""
 
 
 class RefusedVolume(Exception):
@@ -74,6 +80,9 @@ Content = EmptyDirectory | HostPath | Files
 
 def plan(pod: JsonObject) -> dict[str, Content]:
     """Volume name -> content. Raises RefusedVolume."""
+    for volume in pod["spec"].get("volumes") or ():
+        if not _NAME.fullmatch(volume["name"]):
+            raise RefusedVolume(f"volume {volume['name']!r}: the name must be of lower case letters, digits and '-'")
     return {volume["name"]: _content(volume) for volume in pod["spec"].get("volumes") or ()}
 
 
@@ -158,6 +167,8 @@ def object_files(source: ObjectFiles, found: JsonObject | None) -> dict[str, byt
         except binascii.Error:
             raise NotYet(f"{source.holder} {source.name!r}: {encoded_in} {key!r} is not base64") from None
     if source.items is None:
+        if bad := next((key for key in data if not _KEY.fullmatch(key) or key == "."), None):
+            raise NotYet(f"{source.holder} {source.name!r}: the key {bad!r} cannot be the name of a file")
         return data
     missing = sorted(key for key in source.items if key not in data)
     if missing and not source.optional:

@@ -119,6 +119,8 @@ class PodVolumes:
                     with suppress(FileExistsError):
                         target.symlink_to(path)
                 case Files():
+                    if target.is_symlink():  # the workload's doing: what lies behind it is not ours to change
+                        target.unlink()
                     target.mkdir(exist_ok=True)
                     missing = await self._fill(name, content, target) or missing
         if missing:

@@ -13,6 +13,9 @@ from nvcre_local.apiserver.views import shown
 STRICT = WriteOptions(field_validation=FieldValidation.STRICT)
 
 
+C = {"name": "c", "image": "x"}
+
+
 def widget(name: str, **more: Any) -> dict[str, Any]:
     return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, **more}
 
@@ -243,8 +246,19 @@ def test_a_secrets_text_is_encoded(world: Any) -> None:
             {"spec": {"containers": [{"name": "a", "image": "x"}], "restartPolicy": "Maybe"}},
             "spec.restartPolicy",
         ),
+        ("pods", {"spec": {"containers": [{"name": "../x", "image": "x"}]}}, "spec.containers[0].name"),
+        ("pods", {"spec": {"containers": [C], "volumes": [{}]}}, "spec.volumes[0].name"),
+        ("pods", {"spec": {"containers": [C], "volumes": [{"name": "../../x"}]}}, "spec.volumes[0].name"),
+        (
+            "pods",
+            {"spec": {"containers": [C], "volumes": [{"name": "v", "hostPath": {}}]}},
+            "spec.volumes[0].hostPath.path",
+        ),
         ("secrets", {"data": {"a": "%%"}}, "data[a]"),
+        ("secrets", {"data": {"../a": "YQ=="}}, "data[../a]"),
         ("configmaps", {"data": {"a": 1}}, "data[a]"),
+        ("configmaps", {"data": {"..": "x"}}, "data[..]"),
+        ("configmaps", {"binaryData": {"a/b": "YQ=="}}, "binaryData[a/b]"),
     ],
 )
 def test_built_in_kinds_have_a_few_rules(world: Any, plural: str, body: dict[str, Any], field: str) -> None:
@@ -252,6 +266,31 @@ def test_built_in_kinds_have_a_few_rules(world: Any, plural: str, body: dict[str
         world.make(plural, "x", body)
     assert refused.value.details is not None
     assert field in [cause["field"] for cause in refused.value.details["causes"]]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"nodeName": ["a"]}, "spec.nodeName: must be a string"),
+        ({"nodeSelector": {"a": 1}}, "spec.nodeSelector.a: must be a string"),
+        ({"tolerations": ["x"]}, r"spec.tolerations\[0\]: must be an object"),
+        ({"volumes": "v"}, "spec.volumes: must be a list"),
+        ({"volumes": [{"name": "v", "nfs": 5}]}, r"spec.volumes\[0\].nfs: must be an object"),
+        ({"containers": [{**C, "name": ["a"]}]}, r"spec.containers\[0\].name: must be a string"),
+        ({"containers": [{**C, "command": ["a", 2]}]}, r"spec.containers\[0\].command\[1\]: must be a string"),
+        ({"containers": [{**C, "env": "A=b"}]}, r"spec.containers\[0\].env: must be a list"),
+        ({"containers": [{**C, "resources": {"limits": "x"}}]}, r"resources.limits: must be an object"),
+        ({"containers": [{**C, "resources": {"limits": {"g": [1]}}}]}, r"limits.g: must be a quantity"),
+    ],
+)
+def test_a_pod_of_the_wrong_types_reaches_no_kubelet(world: Any, spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError, match=message) as refused:
+        world.make("pods", "x", {"spec": {"containers": [C], **spec}})
+    assert refused.value.code == 400
+
+
+def test_what_nobody_here_reads_in_a_pod_is_let_through(world: Any) -> None:
+    world.make("pods", "x", {"spec": {"containers": [{**C, "ports": "?"}], "anything": 5}})
 
 
 def test_events_are_one_set_of_objects_under_two_apis(world: Any) -> None:

@@ -136,3 +136,9 @@ def test_the_request_of_a_pod_is_its_containers_or_its_largest_init_container() 
 
     assert gpu_request({"spec": {"containers": [c(2), c(3, "requests")]}}) == 5
     assert gpu_request({"spec": {"containers": [c(2)], "initContainers": [c(4), c(1)]}}) == 4
+
+
+@pytest.mark.parametrize("amount", ["many", "\u00b2", -3, 1.5, "9" * 5000])
+def test_what_is_no_number_of_gpus_is_none(amount: Any) -> None:
+    resources = {"limits": {"nvidia.com/gpu": amount}}
+    assert gpu_request({"spec": {"containers": [{"name": "c", "resources": resources}]}}) == 0

@@ -69,6 +69,12 @@ def test_refused_volumes_are_named(source: dict[str, Any], word: str) -> None:
         planned(**source)
 
 
+@pytest.mark.parametrize("name", ["../../x", "..", "a/b", "", "A"])
+def test_a_volume_whose_name_is_no_directory_is_refused(name: str) -> None:
+    with pytest.raises(RefusedVolume, match="the name must be of lower case letters"):
+        plan({"spec": {"volumes": [{"name": name, "emptyDir": {}}]}})
+
+
 MAP = {"data": {"a": "1", "b": "2"}, "binaryData": {"c": "AP8="}}
 
 
@@ -91,6 +97,9 @@ def test_files_of_a_secret() -> None:
         (config_map({"zz": "f"}), MAP, "configmap 'm' has no key 'zz'"),
         (config_map(), {"binaryData": {"c": "A"}}, "is not base64"),
         (secret(), {"data": {"c": "A"}}, "is not base64"),
+        (config_map(), {"data": {"../../x": "1"}}, "the key '../../x' cannot be the name of a file"),
+        (config_map(), {"data": {"..": "1"}}, "the key '..' cannot be the name of a file"),
+        (config_map(), {"data": {".": "1"}}, "the key '.' cannot be the name of a file"),
     ],
 )
 def test_what_is_missing_is_waited_for_by_name(source: ObjectFiles, found: Any, message: str) -> None:
