@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from support.api_server import wait_for_file
 
 TOKEN = "s3cret"
 KUBELET_TOKEN = "kubelet-s3cret"
@@ -59,10 +58,7 @@ def start(directory: Path, *flags: str) -> Server:
     ]  # fmt: skip
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, stderr=stderr)
-    while not ready.exists():
-        if process.poll() is not None:
-            raise AssertionError(f"the server ended with {process.returncode}: {log.read_text()}")
-        time.sleep(0.01)
+    wait_for_file(ready, process, log)
     found = json.loads(ready.read_text())
     return Server(process, found["url"], found["tls_url"], found["ca"], log)
 
@@ -96,11 +92,6 @@ async def api(server: Server) -> AsyncIterator[aiohttp.ClientSession]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with aiohttp.ClientSession(server.url, headers=headers) as session:
         yield session
-
-
-@pytest.fixture(scope="session")
-def clean_environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(("NVCRE_", "KUBE"))}
 
 
 WIDGET_CRD: dict[str, Any] = {

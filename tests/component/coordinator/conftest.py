@@ -308,11 +308,6 @@ def fetch() -> Callable[[str], Awaitable[tuple[int, str]]]:
 
 
 @pytest.fixture
-def until_true() -> Callable[..., Awaitable[Any]]:
-    return eventually
-
-
-@pytest.fixture
 async def start_replica(cluster: Cluster) -> AsyncIterator[Callable[[str], Awaitable[Callable[[], Awaitable[int]]]]]:
     """`await start_replica(name)` starts one that competes for the Lease and gives what stops it."""
     started: list[asyncio.subprocess.Process] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from nvcre_kube.resources import PODS
+from support.eventually import eventually
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 MEASURED = {"bandwidthMeasurement": {"logProfileRef": "nccl-bandwidth", "sampleInterval": "1s"}}
@@ -22,7 +23,7 @@ async def launched(cluster: Any, name: str, spec: dict[str, Any]) -> str:
     return pod
 
 
-async def complete(cluster: Any, name: str, eventually: Any) -> dict[str, Any]:
+async def complete(cluster: Any, name: str) -> dict[str, Any]:
     async def done() -> dict[str, Any] | None:
         measurement: dict[str, Any] = await cluster.measurement(name)
         conditions = measurement.get("status", {}).get("conditions", [])
@@ -45,14 +46,12 @@ def reason(measurement: dict[str, Any]) -> str:
         ("ns09-truncated-after-four-rows", 0, "JobSucceeded"),
     ],
 )
-async def test_a_real_log_gives_its_rows(
-    cluster: Any, until_true: Any, case: str, exit_code: int, ends_as: str
-) -> None:
+async def test_a_real_log_gives_its_rows(cluster: Any, case: str, exit_code: int, ends_as: str) -> None:
     launcher = await launched(cluster, "real", MEASURED)
     cluster.kubelet.logs[launcher] = (CORPUS / f"{case}.log").read_bytes()
     await cluster.end_pod(launcher, exit_code)
     await cluster.finish_workload("real", "Failed" if exit_code else "Complete", "over")
-    measurement = await complete(cluster, "real", until_true)
+    measurement = await complete(cluster, "real")
     assert reason(measurement) == ends_as
     expected = json.loads((CORPUS / f"{case}.expected.json").read_text())
     rows = [row for test in expected["tests"] for row in test["rows"]]
@@ -61,7 +60,7 @@ async def test_a_real_log_gives_its_rows(
     ]
 
 
-async def test_results_are_there_while_the_job_runs_and_outlive_an_early_pod(cluster: Any, until_true: Any) -> None:
+async def test_results_are_there_while_the_job_runs_and_outlive_an_early_pod(cluster: Any) -> None:
     launcher = await launched(cluster, "live", MEASURED)
     text = (CORPUS / "ns01-allreduce-h100-clean.log").read_bytes()
     cluster.kubelet.logs[launcher] = text[: text.index(b"4194304")]
@@ -70,22 +69,22 @@ async def test_results_are_there_while_the_job_runs_and_outlive_an_early_pod(clu
         status = (await cluster.measurement("live")).get("status", {})
         return len(status.get("results", [])) == 2
 
-    await until_true(two_rows)
+    await eventually(two_rows)
     cluster.kubelet.logs[launcher] = text
     await cluster.end_pod(launcher, 0)
 
     async def all_rows() -> bool:
         return len((await cluster.measurement("live"))["status"]["results"]) > 5
 
-    await until_true(all_rows)
+    await eventually(all_rows)
     await cluster.client.delete(PODS, launcher, "default", grace_period_s=0)
     await cluster.finish_workload("live", "Complete", "done")
-    measurement = await complete(cluster, "live", until_true)
+    measurement = await complete(cluster, "live")
     assert reason(measurement) == "JobSucceeded"
     assert all(row["samples"] == 1 for row in measurement["status"]["results"])
 
 
-async def test_a_missing_profile_is_told_and_the_threshold_fails_closed(cluster: Any, until_true: Any) -> None:
+async def test_a_missing_profile_is_told_and_the_threshold_fails_closed(cluster: Any) -> None:
     spec = {
         "bandwidthMeasurement": {"logProfileRef": "nowhere"},
         "thresholds": {"busBandwidthGBps": "value > 1"},
@@ -96,7 +95,7 @@ async def test_a_missing_profile_is_told_and_the_threshold_fails_closed(cluster:
     async def told() -> bool:
         return ("Warning", "LogProfileNotFound") in await cluster.events("blind-bandwidth")
 
-    await until_true(told)
+    await eventually(told)
     await cluster.end_pod(launcher, 0)
     await cluster.finish_workload("blind", "Complete", "done")
     violated = await cluster.until("blind", "ValidationFailed", "True", "MeasurementTimeout")
@@ -104,7 +103,7 @@ async def test_a_missing_profile_is_told_and_the_threshold_fails_closed(cluster:
     await cluster.until("blind", "Attributed", "True", "NothingToAttribute")
 
 
-async def test_a_slow_run_asks_for_probes_before_anybody_is_named(cluster: Any, until_true: Any) -> None:
+async def test_a_slow_run_asks_for_probes_before_anybody_is_named(cluster: Any) -> None:
     launcher = await launched(cluster, "slow", MEASURED | {"thresholds": {"busBandwidthGBps": "value >= 900"}})
     cluster.kubelet.logs[launcher] = (CORPUS / "ns01-allreduce-h100-clean.log").read_bytes()
     await cluster.end_pod(launcher, 0)
@@ -115,5 +114,5 @@ async def test_a_slow_run_asks_for_probes_before_anybody_is_named(cluster: Any, 
     async def probing() -> bool:
         return "probes" in (await cluster.condition("slow", "Attributed")).get("message", "")
 
-    await until_true(probing)
+    await eventually(probing)
     assert "failedNodes" not in (await cluster.job("slow"))["status"]

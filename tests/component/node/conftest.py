@@ -1,12 +1,10 @@
 """The real node runtime against the real embedded API server, both as processes."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,11 +12,9 @@ from typing import Any
 
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
-from nvcre_kube.resources import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS
-from support.api_server import REPOSITORY, api_server
-
-JsonObject = dict[str, Any]
-PATIENCE_S = 20.0
+from nvcre_kube.resources import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, JsonObject
+from support.api_server import REPOSITORY, api_server, wait_for_file
+from support.eventually import eventually
 
 
 class Control:
@@ -31,39 +27,21 @@ class Control:
         self.kubeconfig, self.kubelet_token = server.kubeconfig, server.kubelet_token_file
         self._children: list[subprocess.Popen[bytes]] = []
 
-    def _start(self, module: str, *arguments: list[str], environment: dict[str, str] | None = None) -> Any:
-        log = (self.directory / f"{module}-{len(self._children)}.log").open("wb")
-        command = [sys.executable, "-m", module, *(word for words in arguments for word in words)]
-        env = {**os.environ, **(environment or {})}
-        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        log.close()
-        self._children.append(child)
-        return child
-
     def node(
         self, *flags: str, nodes: tuple[str, ...] = ("node-0", "node-1"), root: str = "root"
     ) -> subprocess.Popen[bytes]:
         """Started and ready; the last one wins `self.ports`."""
-        ready = self.directory / f"node-{len(self._children)}.json"
-        child: subprocess.Popen[bytes] = self._start(
-            "nvcre_local.node",
-            ["--kubeconfig", str(self.kubeconfig), "--root", str(self.directory / root)],
-            ["--kubelet-token-file", str(self.kubelet_token), "--ready-file", str(ready)],
-            [word for node in nodes for word in ("--node", node)],
-            list(flags),
-            environment={"NOT_FOR_PODS": "1"},
-        )
-        self.ports: dict[str, int] = json.loads(self._wait_for(ready, child))["nodes"]
+        number = len(self._children)
+        ready, log = self.directory / f"node-{number}.json", self.directory / f"nvcre_local.node-{number}.log"
+        command = [sys.executable, "-m", "nvcre_local.node", "--kubeconfig", str(self.kubeconfig)]
+        command += ["--root", str(self.directory / root), "--kubelet-token-file", str(self.kubelet_token)]
+        command += ["--ready-file", str(ready), *(word for node in nodes for word in ("--node", node)), *flags]
+        with log.open("wb") as output:
+            child = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"NOT_FOR_PODS": "1"})
+        self._children.append(child)
+        wait_for_file(ready, child, log)
+        self.ports: dict[str, int] = json.loads(ready.read_text())["nodes"]
         return child
-
-    def _wait_for(self, file: Path, child: subprocess.Popen[bytes] | None = None) -> str:
-        until = time.monotonic() + PATIENCE_S
-        while not file.exists():
-            if time.monotonic() > until or (child is not None and child.poll() is not None):
-                logs = "\n".join(log.read_text(errors="replace")[-2000:] for log in self.directory.glob("*.log"))
-                raise AssertionError(f"{file.name} was not written\n{logs}")
-            time.sleep(0.02)
-        return file.read_text()
 
     def stop(self) -> None:
         for child in reversed(self._children):
@@ -114,12 +92,7 @@ class Api:
 
     async def until(self, look: Callable[[], Awaitable[Any]]) -> Any:
         """What `look` returns once that is neither None nor empty."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE_S
-        while not (seen := await look()):
-            assert loop.time() < until, "it did not happen in time"
-            await asyncio.sleep(0.02)
-        return seen
+        return await eventually(look)
 
     async def pod(self, name: str) -> JsonObject | None:
         try:
