@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from nvcre_agent.probes.nccl_log import Device, NcclLog, NcclTest, Row, Side
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_TESTS = 64
@@ -23,140 +24,6 @@ MAX_ROWS = 4096  # per test; -N 0 prints for ever
 MAX_FAILURES = 16
 MAX_FAILURE_CHARS = 256
 MAX_RANKS = 65536
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Out-of-place or in-place half of a row.  `wrong` is None where it was not checked (N/A).
-
-    Tables before 2022-08 have `error`, the largest relative error, instead of a count of wrong elements.
-    """
-
-    time_us: float
-    algbw_gbps: float
-    busbw_gbps: float
-    wrong: int | None = None
-    error: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    size_bytes: int
-    count: int
-    type: str
-    redop: str | None
-    root: int | None
-    out_of_place: Side
-    in_place: Side
-
-    @property
-    def sides(self) -> tuple[Side, Side]:
-        return self.out_of_place, self.in_place
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    rank: int
-    pid: int
-    host: str
-    index: int
-    pci: str
-    product: str
-
-
-@dataclass(slots=True)
-class NcclTest:
-    """One table, or one attempt that printed none.
-
-    `reasons` (words of the corpus): wrong_results, nccl_error, cuda_error, cuda_oom, timeout, gpu_missing, truncated,
-    non_finite, single_rank.
-    """
-
-    name: str | None = None  # all_reduce, ...; None where the log does not say
-    version: str | None = None
-    library_version: int | None = None  # nccl-library=22903
-    devices: list[Device] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    avg_busbw_gbps: float | None = None
-    out_of_bounds: int | None = None
-    out_of_bounds_ok: bool | None = None
-    failures: list[str] = field(default_factory=list)
-    suspect_hosts: list[str] = field(default_factory=list)
-    lost_rows: int = 0
-    dropped_rows: int = 0  # over MAX_ROWS
-    concluded: bool = False
-    has_error_column: bool = False
-    has_parameters: bool = False
-    _failure_reasons: list[str] = field(default_factory=list)
-
-    @property
-    def ranks(self) -> int | None:
-        return len(self.devices) or None
-
-    @property
-    def hosts(self) -> dict[str, int]:
-        counted: dict[str, int] = {}
-        for device in self.devices:
-            counted[device.host] = counted.get(device.host, 0) + 1
-        return counted
-
-    @property
-    def wrong_elements(self) -> int:
-        return sum(side.wrong or 0 for row in self.rows for side in row.sides)
-
-    @property
-    def checked(self) -> bool:
-        """Was any result compared?  -c 0 prints N/A everywhere."""
-        return any(side.wrong is not None or side.error is not None for row in self.rows for side in row.sides)
-
-    @property
-    def peak_busbw_gbps(self) -> float | None:
-        finite = [side.busbw_gbps for row in self.rows for side in row.sides if math.isfinite(side.busbw_gbps)]
-        return max(finite, default=None)
-
-    @property
-    def complete(self) -> bool:
-        return self.out_of_bounds is not None and not self.lost_rows
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        said = list(self._failure_reasons)
-        if self.wrong_elements or self.out_of_bounds_ok is False:
-            said.append("wrong_results")
-        if not self.complete and not said:
-            said.append("truncated")
-        if any(not math.isfinite(side.busbw_gbps) for row in self.rows for side in row.sides):
-            said.append("non_finite")
-        if len(self.devices) == 1:
-            said.append("single_rank")
-        return tuple(dict.fromkeys(said))
-
-    @property
-    def status(self) -> str:
-        """ok, incomplete (cut, nothing else is wrong) or failed."""
-        match self.reasons:
-            case ():
-                return "ok"
-            case ("truncated",):
-                return "incomplete"
-        return "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class NcclLog:
-    tests: tuple[NcclTest, ...]
-    oversized_lines: int  # longer than MAX_LINE_BYTES, skipped
-    undecodable_lines: int  # not UTF-8, read with replacement characters
-    dropped_tests: int
-    last_words: str = (
-        ""  # the last line that is not of nccl-tests' own report: what a loader or a shell complained about
-    )
-
-    @property
-    def ok(self) -> bool:
-        """Is there a usable, correct and complete measurement at the end of the log?"""
-        return bool(self.tests) and self.tests[-1].status == "ok" and bool(self.tests[-1].rows)
-
 
 # What launchers and kubectl put before a line: [1,0]<stdout>:  and  [pod/name/container]
 _PREFIX = re.compile(r"(?:\[\d+,\d+\]<std(?:out|err)>: ?|\[pod/[^\]\s]{1,300}\] ?)")
@@ -193,7 +60,7 @@ class NcclOutputParser:
         self._test: NcclTest | None = None
         self._command_name: str | None = None
         self._torn: list[str] | None = None  # the left cells of a row that another line tore
-        self._oversized = self._undecodable = self._dropped_tests = 0
+        self._oversized = self._undecodable = 0
         self._last_words = ""
 
     def feed(self, chunk: bytes) -> None:
@@ -215,7 +82,7 @@ class NcclOutputParser:
         if self._tail:
             self._line(self._tail.rstrip(b"\r"))
             self._tail = b""
-        return NcclLog(tuple(self._tests), self._oversized, self._undecodable, self._dropped_tests, self._last_words)
+        return NcclLog(tuple(self._tests), self._oversized, self._undecodable, self._last_words)
 
     def _line(self, raw: bytes) -> None:
         if self._skipping:
@@ -287,16 +154,14 @@ class NcclOutputParser:
             self._torn = None
             if len(self._tests) < MAX_TESTS:
                 self._tests.append(test)
-            else:
-                self._dropped_tests += 1
             self._test = test
         return test
 
     def _failure(self, failure: re.Match[str], text: str) -> None:
         test = self._test or self._begin(lambda known: False)
         reason = _failure_reason(failure, text)
-        if reason is not None and reason not in test._failure_reasons:
-            test._failure_reasons.append(reason)
+        if reason is not None and reason not in test.failure_reasons:
+            test.failure_reasons.append(reason)
         host = failure["host"] or failure["trace_host"]
         if host and host not in test.suspect_hosts and len(test.suspect_hosts) < MAX_FAILURES:
             test.suspect_hosts.append(host[:MAX_FAILURE_CHARS])

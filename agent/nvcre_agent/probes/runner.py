@@ -29,7 +29,8 @@ from nvcre_agent.probes.model import (
     ProbeState,
     SizeBandwidth,
 )
-from nvcre_agent.probes.nccl_output import NcclLog, NcclOutputParser, NcclTest
+from nvcre_agent.probes.nccl_log import NcclLog, NcclTest
+from nvcre_agent.probes.nccl_output import NcclOutputParser
 
 log = logging.getLogger(__name__)
 

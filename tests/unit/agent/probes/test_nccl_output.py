@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_agent.probes.nccl_output import (
-    MAX_FAILURES,
-    MAX_ROWS,
-    NcclLog,
-    NcclOutputParser,
-    NcclTest,
-    Row,
-    Side,
-)
+from nvcre_agent.probes.nccl_log import NcclLog, NcclTest, Row, Side
+from nvcre_agent.probes.nccl_output import MAX_FAILURES, MAX_ROWS, NcclOutputParser
 
 CORPUS = Path(__file__).parents[3] / "corpus"
 CASES = sorted(path.stem for path in CORPUS.glob("ns*.log"))
