@@ -82,15 +82,19 @@ def classify_xid(code: int, message: str = "") -> Classification:
     if known is None:
         return UNKNOWN
     if code == 154 and (change := recovery_action(message)) is not None:
-        return _recovery(known, change[1])
+        return classify_recovery_action(change[1])
     if 144 <= code <= 150 and (event := link_event(message)) is not None:
         return _nvlink5(code, known, event)
     return known
 
 
 def classify_recovery_action(value: int) -> Classification:
-    """The same verdict when the value comes from NVML instead of from a line."""
-    return _recovery(catalogue().xid[154], value)
+    """The verdict about an Xid 154: what counts is the recovery action the driver now asks for."""
+    known = catalogue().xid[154]
+    verdict = catalogue().recovery_action.get(value)
+    if verdict is None:
+        return replace(UNKNOWN, mnemonic=known.mnemonic, remark=f"recovery action 0x{value:x} is in no list known here")
+    return replace(verdict, mnemonic=known.mnemonic)
 
 
 def classify_sxid(code: int, severity: str | None) -> Classification:
@@ -114,13 +118,6 @@ def classify_kernel(kind: str, variant: str) -> Classification:
     """A kernel line that is no Xid; `kind` is the incident kind, `variant` what the line says of it."""
     rules = catalogue().kernel
     return rules.get((kind, variant)) or rules.get((kind, "")) or UNKNOWN
-
-
-def _recovery(known: Classification, value: int) -> Classification:
-    verdict = catalogue().recovery_action.get(value)
-    if verdict is None:
-        return replace(UNKNOWN, mnemonic=known.mnemonic, remark=f"recovery action 0x{value:x} is in no list known here")
-    return replace(verdict, mnemonic=known.mnemonic)
 
 
 def _nvlink5(code: int, known: Classification, event: LinkEvent) -> Classification:
