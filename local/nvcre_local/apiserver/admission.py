@@ -147,6 +147,9 @@ def _pod_causes(spec: Json) -> Iterator[Cause]:
                 yield from _label_causes(name, f"spec.{field}[{index}].name")
             if not container.get("image"):
                 yield required(f"spec.{field}[{index}].image")
+            for number, variable in enumerate(container.get("env", [])):
+                if not variable.get("name"):
+                    yield required(f"spec.{field}[{index}].env[{number}].name")
     yield from _volume_causes(spec.get("volumes", []))
     if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
         yield Cause(

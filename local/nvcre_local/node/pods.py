@@ -191,11 +191,23 @@ class Pod:
         except (RefusedContainer, RefusedVolume) as refusal:
             self._say_why("CreateContainerConfigError", str(refusal), event="FailedToStart")
             await asyncio.Event().wait()  # nothing can change about it; only deletion ends the wait
+        except OSError as error:
+            await self._give_up(f"the node runtime cannot write the Pod's files: {error}")
         finally:
             if fresh is not None:
                 fresh.cancel()
             if volumes is not None:
                 volumes.close()
+
+    async def _give_up(self, message: str) -> None:
+        """The disk is full, for example. Whoever waits for the Pod has to learn that it failed."""
+        self._failure = PodFailure("NodeStorage", message)
+        self._event("Failed", message)
+        for container in (*self._main, *self._init):
+            container.stop(signal.SIGKILL)
+        await self._until_dead()
+        self._settle()
+        self._container_changed()
 
     def _launches(self) -> dict[str, Launch]:
         spec = self._pod["spec"]

@@ -145,7 +145,7 @@ class PodVolumes:
                 # The object was deleted under a running Pod: it keeps what it has, as on a real node.
                 logger.debug("volume not refreshed pod=%s reason=%r", self._pod["metadata"]["name"], str(missing))
                 await asyncio.sleep(RETRY_S)
-            except (ApiError, *CONNECTION_ERRORS) as error:
+            except (ApiError, OSError, *CONNECTION_ERRORS) as error:  # OSError: a full disk, which may have room later
                 logger.warning(
                     "volume not refreshed, trying again pod=%s error=%r", self._pod["metadata"]["name"], str(error)
                 )

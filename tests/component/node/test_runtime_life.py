@@ -136,3 +136,18 @@ def test_usage_errors(tmp_path: Path, flags: list[str], message: str) -> None:
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+async def test_a_pod_whose_files_cannot_be_written_fails_and_says_why(own_api: Api, control: Control) -> None:
+    control.node("--scheduler", nodes=("a",))
+    logs = control.directory / "root" / "logs"
+    assert not logs.exists()
+    logs.write_text("in the way, as a full disk would be")
+    await own_api.run("p", "sleep", "771")
+    pod = await own_api.phase("p", "Failed")
+    assert pod["status"]["reason"] == "NodeStorage"
+    assert "the node runtime cannot write the Pod's files: " in pod["status"]["message"]
+    assert str(logs) in pod["status"]["message"]
+    assert processes_with("sleep\000771") == []
+    await own_api.client.delete(PODS, "p", own_api.namespace)
+    await own_api.gone("p")

@@ -247,6 +247,7 @@ def test_a_secrets_text_is_encoded(world: Any) -> None:
             "spec.restartPolicy",
         ),
         ("pods", {"spec": {"containers": [{"name": "../x", "image": "x"}]}}, "spec.containers[0].name"),
+        ("pods", {"spec": {"containers": [{**C, "env": [{"value": "x"}]}]}}, "spec.containers[0].env[0].name"),
         ("pods", {"spec": {"containers": [C], "volumes": [{}]}}, "spec.volumes[0].name"),
         ("pods", {"spec": {"containers": [C], "volumes": [{"name": "../../x"}]}}, "spec.volumes[0].name"),
         (
