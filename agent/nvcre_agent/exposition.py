@@ -8,6 +8,8 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 
+from nvcre_protos.addresses import format_address
+
 MAX_REQUEST = 8192
 TIMEOUT_S = 5.0
 MAX_CONNECTIONS = 16
@@ -27,8 +29,7 @@ class Exposition:
     async def start(self, host: str, port: int) -> str:
         """Listen; the address that was taken, as host:port. Raises OSError when it is occupied."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST)
-        taken_host, taken_port = self._server.sockets[0].getsockname()[:2]
-        return f"{taken_host}:{taken_port}"
+        return format_address(*self._server.sockets[0].getsockname()[:2])
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aiohttp import web
+from nvcre_protos.addresses import format_address
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -48,10 +49,10 @@ class Endpoints:
             await site.start()
         except OSError as error:
             raise ListenError(
-                f"{flag} {host}:{port}: cannot listen there ({error.strerror}); choose another port"
+                f"{flag} {format_address(host, port)}: cannot listen there ({error.strerror}); choose another port"
             ) from error
         bound = runner.addresses[0][1] if runner.addresses else port
-        return f"{host}:{bound}"
+        return format_address(host, bound)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
