@@ -21,6 +21,7 @@ from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_local.cluster import ClusterBroken, ClusterPlan, LocalCluster
 from nvcre_local.cluster_objects import NotInstalled
 from nvcre_local.processes import ChildDied, NotReady
+from nvcre_protos.logfmt import LogfmtFormatter
 from rich.console import Console
 
 from nvcre_cli.follow import admit, apply, follow
@@ -118,7 +119,7 @@ async def _in_cluster(
 def _log_to(cluster: LocalCluster) -> None:
     """Our own log lies with the others, so that the terminal shows only what a person wants to know."""
     handler = logging.FileHandler(cluster.log_directory / "supervisor.log")
-    handler.setFormatter(logging.Formatter("time=%(asctime)s level=%(levelname)s logger=%(name)s %(message)s"))
+    handler.setFormatter(LogfmtFormatter())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
