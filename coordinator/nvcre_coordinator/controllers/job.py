@@ -31,6 +31,7 @@ from nvcre_coordinator.core import job_lifecycle
 from nvcre_coordinator.core.conditions import flips
 from nvcre_coordinator.core.health_verdicts import evidence, late_incidents
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at
+from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.detectors import Blindness
 from nvcre_coordinator.detectors.agent import AgentDetector
@@ -349,7 +350,7 @@ class JobController:
             self._jobs_on.get(node, set()).discard(key)
         self._awaiting.discard(key)
         self._written.pop(key, None)
-        self._memory.forget((key[0], self._actions.workload_name(key[1])))
+        self._memory.forget((key[0], workload_name(key[1])))
         self._metrics.drop_job(*key)
         if len(self._told) > MOST_TOLD:
             self._told.clear()  # an Event too many is better than memory that only grows

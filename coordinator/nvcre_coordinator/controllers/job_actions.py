@@ -28,7 +28,6 @@ from nvcre_coordinator.core.naming import (
     bandwidth_measurement_name,
     blamed_config_map_name,
     goodput_measurement_name,
-    workload_name,
 )
 from nvcre_coordinator.core.observed import Action, Decision
 from nvcre_coordinator.core.unhandled_fields import unhandled
@@ -67,9 +66,6 @@ class JobActions:
         self._clock = clock
         self._failures: dict[Key, int] = {}
         self._goodput_made: set[str] = set()
-
-    def workload_name(self, job: str) -> str:
-        return workload_name(job)
 
     async def carry_out(self, job: Cached[Job], decision: Decision) -> Outcome:
         outcome = Outcome()
