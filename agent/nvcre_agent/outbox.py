@@ -102,16 +102,9 @@ class Outbox:
             highest = max(highest, seq)
         self.last_seq = highest
         with connection:
-            self._execute(connection, ("outbox_id", self.outbox_id))
-            self._reserve(connection)
-
-    @staticmethod
-    def _execute(connection: sqlite3.Connection, pair: tuple[str, str]) -> None:
-        connection.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", pair)
-
-    def _reserve(self, connection: sqlite3.Connection) -> None:
-        self._reserved = self.last_seq + RESERVE
-        self._execute(connection, ("seq_reserved", str(self._reserved)))
+            self._reserved = self.last_seq + RESERVE
+            connection.execute(*_set_state("outbox_id", self.outbox_id))
+            connection.execute(*_set_state("seq_reserved", str(self._reserved)))
 
     def start(self) -> None:
         """Start the writer thread, inside the running loop."""
