@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
-MAX_MESSAGE_BYTES = 256  # Incident.message of the wire contract
-
 
 @dataclass(frozen=True, slots=True)
 class Component:

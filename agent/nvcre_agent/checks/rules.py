@@ -13,7 +13,7 @@ from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
 from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.checks.limits import Limits, RecoveryAction
-from nvcre_agent.checks.model import MAX_MESSAGE_BYTES, Component, Finding, Undecided
+from nvcre_agent.checks.model import Component, Finding, Undecided
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Snapshot, Unread
 
 Check = Callable[[Snapshot, Baseline, Limits], Iterable[Finding | Undecided]]
@@ -157,7 +157,7 @@ def nvlink_down(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Itera
             fault_class=FaultClass.NEEDS_RESET,
             blame=Blame.CONDITIONAL,
             blame_condition="either end of the link may be guilty; blame the GPU when the other end is healthy",
-            message=_bounded(f"GPU {gpu.identity.index}: NVLink {which} of {len(gpu.nvlinks)} down"),
+            message=f"GPU {gpu.identity.index}: NVLink {which} of {len(gpu.nvlinks)} down",
             remedy="drain the node and reset the GPU; if the link stays down, inspect the baseboard or NVSwitch",
         )
 
@@ -235,10 +235,6 @@ def _gpu_finding(
         component=Component(ComponentKind.GPU, identity.index, identity.uuid, str(identity.pci)),
         fault_class=fault_class,
         blame=blame,
-        message=_bounded(f"GPU {identity.index} {what}"),
+        message=f"GPU {identity.index} {what}",
         remedy=remedy,
     )
-
-
-def _bounded(message: str) -> str:
-    return message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")

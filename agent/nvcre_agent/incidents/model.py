@@ -12,7 +12,7 @@ from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind, Source
 from nvcre_agent.checks.model import Component
 from nvcre_agent.xid.model import Classification, Clears
 
-MAX_MESSAGE_BYTES = 256
+MAX_MESSAGE_BYTES = 256  # of a text of an Incident (protos/nvcre_agent_v1.proto)
 
 
 class ChangeKind(Enum):
