@@ -12,13 +12,13 @@ import sys
 from nvcre_kube.resources import JsonObject
 from nvcre_local.cluster_objects import shipped
 from nvcre_local.scenario import Expectation
-from rich.console import Console
 
 from nvcre_cli.local import run_manifest, show_reports
 from nvcre_cli.local_cluster import plan_cluster
 from nvcre_cli.manifest import read_manifest
 from nvcre_cli.problems import Problem
 from nvcre_cli.report import JobReport
+from nvcre_cli.terminal import Terminal
 
 SCENARIO = "xid79-mid-run"
 TIMEOUT_S = 300.0
@@ -50,7 +50,7 @@ def differences_in(failed_nodes: list[JsonObject], expected: Expectation) -> lis
 
 
 def main() -> int:
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     plan = plan_cluster(
         scenario=SCENARIO, nodes=None, namespaces=("default",), listen="127.0.0.1:0", keep=False, needs_workload=True
     )
