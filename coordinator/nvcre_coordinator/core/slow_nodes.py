@@ -95,8 +95,16 @@ def _slow_entry(
 
 def _why_not(group: tuple[str, ...], results: ProbeResults, *, finished: bool) -> str:
     flat = [(node, result) for node in group for result in results.get(node, ())]
-    judged = {node for node, result in flat if result.verdict is ProbeVerdict.PASS}
-    unable = [f"{node} ({result.comparison})" for node, result in flat if result.verdict is ProbeVerdict.CANNOT_COMPARE]
+    judged = {
+        node
+        for node, result in flat
+        if result.kind is ProbeKind.NVLINK_ALL_REDUCE and result.verdict is ProbeVerdict.PASS
+    }
+    unable = [
+        f"{node}'s {_NAME[result.kind]} ({result.comparison})"
+        for node, result in flat
+        if result.verdict is ProbeVerdict.CANNOT_COMPARE
+    ]
     untested = [
         f"{node} ({result.reason or result.state.value})"
         for node, result in flat
