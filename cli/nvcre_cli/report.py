@@ -135,8 +135,9 @@ def _headline(job: JsonObject, outcome: Result, note: str) -> str:
     against = failure(job)
     if against is not None:
         return f"{against['reason']}: {against.get('message', '')}".rstrip(": ")
-    if outcome is Result.FAILED:
-        return note
+    if outcome is Result.FAILED:  # by the clock: what the Job said last is why
+        last_words = str(condition(job, "InProgress").get("message", ""))
+        return f"{note}: {last_words}" if last_words else note
     for kind in ("Attributed", "Succeeded", "InProgress"):
         last = condition(job, kind)
         if last.get("status") == ("Unknown" if kind == "Attributed" else "True"):
