@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from nvcre_local.key_usage import key_usage
+
 _VALID_FOR = timedelta(days=365)
 _SLACK = timedelta(hours=1)  # clocks of containers on one machine agree, those of tests may not
 _ADDRESSES = ("127.0.0.1", "::1")
@@ -37,14 +39,14 @@ def make(now: datetime) -> ServingCertificate:
     authority = (
         _builder(authority_name, authority_name, authority_key.public_key(), authority_key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(key_usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
     names = [x509.DNSName("localhost"), *(x509.IPAddress(ipaddress.ip_address(address)) for address in _ADDRESSES)]
     certificate = (
         _builder(name, authority_name, key.public_key(), authority_key.public_key(), now)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(authority_key, hashes.SHA256())
@@ -73,20 +75,6 @@ def _builder(
         .not_valid_after(now + _VALID_FOR)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False)
-    )
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import signal
 import sys
@@ -13,6 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_local.cluster_objects import NotInstalled
 from nvcre_local.control_plane.building import BuildFailed, GoMissing, build
@@ -110,9 +111,7 @@ def _tell_ready(file: Path, served: Served) -> None:
         "kubelets": str(served.kubelets),
         "authority": str(served.authority),
     }
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(json.dumps(content))
-    new.replace(file)
+    write_ready_file(file, content)
 
 
 def main(words: Sequence[str] | None = None) -> int:
