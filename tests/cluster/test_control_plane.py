@@ -11,7 +11,8 @@ import pytest
 import yaml
 from nvcre_kube.resources import PODS, TRAIN_JOBS, TRAINING_RUNTIMES
 
-from .conftest import PATIENCE_S, REPOSITORY, Api, Plane, processes_with, start_plane, stop
+from .conftest import Api
+from .processes import PATIENCE_S, REPOSITORY, Plane, processes_with, start_plane, stop
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,7 +12,7 @@ import pytest
 from nvcre_cli.demo import differences_in
 from nvcre_local.scenario_file import read_scenario
 
-from .conftest import REPOSITORY, die_with_parent, processes_with
+from .processes import REPOSITORY, die_with_parent, processes_with
 
 pytestmark = pytest.mark.timeout(600)
 
