@@ -37,6 +37,7 @@ class Reason(StrEnum):
     WORKLOAD_RUNNING = "WorkloadRunning"
     WORKLOAD_COMPLETED = "WorkloadCompleted"
     WORKLOAD_FAILED = "WorkloadFailed"
+    WORKLOAD_STALLED = "WorkloadStalled"
     WORKLOAD_CREATION_ERROR = "WorkloadCreationError"
     HARDWARE_FAILURE_DETECTED = "HardwareFailureDetected"
     THRESHOLD_VIOLATED = "ThresholdViolated"
