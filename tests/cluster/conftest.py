@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=[project.version for project in read()[KUBERNETES]])
 def plane(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
-    found = start_plane(tmp_path_factory.mktemp("plane"), request.param)
+    found = start_plane(tmp_path_factory.mktemp("plane"), request.param, "--kueue")
     yield found
     assert stop(found.process) == 0
     assert list(found.directory.iterdir()) == []
@@ -47,7 +47,7 @@ def simulation(tmp_path_factory: pytest.TempPathFactory) -> SimulationDirectory:
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kubelets(plane: Plane, simulation: SimulationDirectory, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with kubelets_of(plane, tmp_path_factory.mktemp("kubelets"), simulation=simulation):
         yield

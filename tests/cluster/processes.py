@@ -137,7 +137,8 @@ def start_plane(directory: Path, kubernetes: str, *flags: str) -> Plane:
 def kubelets_of(
     plane: Plane, directory: Path, nodes: Iterable[str] = NODES, simulation: SimulationDirectory | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """With `simulation`, Pods find its nccl-tests and agents its driver (`agents` below)."""
+    """With `simulation`, Pods find its nccl-tests and agents its driver (`agents` below). The Nodes go with them."""
+    nodes = tuple(nodes)
     ready, log = directory / "kubelets.json", directory / "kubelets.log"
     command = [sys.executable, "-m", "nvcre_local.node", "--kubeconfig", str(plane.kubelets)]
     command += ["--root", str(directory / "pods"), "--kubelet-client-ca", str(plane.authority)]
@@ -147,6 +148,7 @@ def kubelets_of(
     wait_for_file(ready, process, log, PATIENCE_S)
     yield process
     assert stop(process) == 0
+    plane.kubectl("delete", "nodes", *nodes, "--ignore-not-found")
 
 
 @dataclass(frozen=True)
