@@ -31,7 +31,7 @@ control-plane: $(STAMP)  ## build a real Kubernetes control plane from pinned Go
 	@$(BIN)/python -m nvcre_local.control_plane build
 
 test-cluster: control-plane  ## the tests that need a real control plane
-	$(BIN)/python -m pytest tests/cluster tests/component/crds -m cluster
+	$(BIN)/python -m pytest tests/cluster tests/conformance -m cluster
 
 lint: $(STAMP)  ## ruff, mypy (strict), import contracts
 	$(BIN)/ruff check .

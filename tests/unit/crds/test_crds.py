@@ -1,4 +1,4 @@
-"""What holds for every CRD of ours, seen from the files alone. What they accept is in tests/component/crds."""
+"""What holds for every CRD of ours, seen from the files alone. What they accept is in tests/conformance/crds."""
 
 from collections.abc import Iterator
 from pathlib import Path

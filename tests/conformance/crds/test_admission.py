@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from ..starting import crds
 from .case import Case, Expected, base, judge
 from .cases import immutability, job_spec, labels, other_kinds, status
-from .judges import UNCHECKED, Engine, Refused, Server, crds
+from .judges import UNCHECKED, Engine, Refused, ServerJudge
 
 CASES = [*labels.CASES, *immutability.CASES, *job_spec.CASES, *status.CASES, *other_kinds.CASES]
 
@@ -32,11 +33,11 @@ def test_the_engine_judges_as_the_table_says(engine: Engine, case: Case) -> None
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
-def test_a_server_agrees_in_every_word(engine: Engine, server: Server, number: int) -> None:
+def test_a_server_agrees_in_every_word(engine: Engine, server_judge: ServerJudge, number: int) -> None:
     case = CASES[number]
     ours = judge(engine, base(case.kind), case, f"case-{number}")
 
-    theirs = judge(server, base(case.kind), case, f"case-{number}")
+    theirs = judge(server_judge, base(case.kind), case, f"case-{number}")
 
     assert body(ours) == body(theirs)
 
@@ -48,9 +49,9 @@ def body(verdict: dict[str, Any] | Refused) -> Any:
     return {key: verdict.get(key) for key in ("spec", "status")}
 
 
-def test_a_server_finds_every_schema_structural_and_every_name_free(server: Server) -> None:
+def test_a_server_finds_every_schema_structural_and_every_name_free(server_judge: ServerJudge) -> None:
     for crd in crds():
-        conditions = server.conditions(crd)
+        conditions = server_judge.conditions(crd)
         assert conditions["Established"]["status"] == "True"
         assert conditions["NamesAccepted"]["status"] == "True"
         assert "NonStructuralSchema" not in conditions, conditions["NonStructuralSchema"]

@@ -3,16 +3,20 @@
 from typing import Any
 
 from .case import NOW, base, condition, failed_node
-from .judges import Server
+from .judges import ServerJudge
 
 
-def printed(server: Server, kind: str, name: str, spec: dict[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+def printed(
+    server_judge: ServerJudge, kind: str, name: str, spec: dict[str, Any], status: dict[str, Any]
+) -> dict[str, Any]:
     """Column to cell, without Age."""
     obj = base(kind)
-    created = server.create({**obj, **({"spec": {**obj["spec"], **spec}} if spec else {}), "metadata": {"name": name}})
+    created = server_judge.create(
+        {**obj, **({"spec": {**obj["spec"], **spec}} if spec else {}), "metadata": {"name": name}}
+    )
     assert isinstance(created, dict), created
-    assert isinstance(server.replace_status(created, {**created, "status": status}), dict)
-    table = server.table(kind, name)
+    assert isinstance(server_judge.replace_status(created, {**created, "status": status}), dict)
+    table = server_judge.table(kind, name)
     names = [column["name"] for column in table["columnDefinitions"]]
     return {column: cell for column, cell in zip(names, table["rows"][0]["cells"], strict=True) if column != "Age"}
 
@@ -25,7 +29,7 @@ def false(kind: str) -> dict[str, Any]:
     return condition(type=kind, status="False", reason="NotApplicable")
 
 
-def test_a_job_names_its_state_and_the_node_that_failed(server: Server) -> None:
+def test_a_job_names_its_state_and_the_node_that_failed(server_judge: ServerJudge) -> None:
     status = {
         "conditions": [
             false("InProgress"), true("Succeeded", "WorkloadCompleted"), false("Failed"),
@@ -35,7 +39,7 @@ def test_a_job_names_its_state_and_the_node_that_failed(server: Server) -> None:
         "workloadRef": {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "burn-in-workload"},
     }  # fmt: skip
 
-    assert printed(server, "Job", "columns", {}, status) == {
+    assert printed(server_judge, "Job", "columns", {}, status) == {
         "Name": "columns",
         "State": "Succeeded",
         "Reason": "WorkloadCompleted",
@@ -46,13 +50,13 @@ def test_a_job_names_its_state_and_the_node_that_failed(server: Server) -> None:
     }
 
 
-def test_a_new_job_prints_blanks(server: Server) -> None:
-    cells = printed(server, "Job", "new", {}, {})
+def test_a_new_job_prints_blanks(server_judge: ServerJudge) -> None:
+    cells = printed(server_judge, "Job", "new", {}, {})
 
     assert {cells[column] for column in ("State", "Reason", "Failed-Node", "Hardware-Failed")} <= {None, ""}
 
 
-def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server: Server) -> None:
+def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server_judge: ServerJudge) -> None:
     status = {
         "verdict": "Faulty",
         "message": "drain node-3",
@@ -66,7 +70,7 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server: 
         ],
     }  # fmt: skip
 
-    assert printed(server, "NodeHealth", "node-3", {}, status) == {
+    assert printed(server_judge, "NodeHealth", "node-3", {}, status) == {
         "Name": "node-3",
         "Verdict": "Faulty",
         "GPUs": 8,
@@ -78,12 +82,12 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server: 
     }
 
 
-def test_a_bandwidth_measurement_prints_the_largest_size(server: Server) -> None:
+def test_a_bandwidth_measurement_prints_the_largest_size(server_judge: ServerJudge) -> None:
     rows = [
         {"sizeBytes": size, "algBW": "1.00", "busBW": bus, "samples": 1} for size, bus in ((8, "0.01"), (16, "480.12"))
     ]
     spec = {"jobRef": {"kind": "Job", "name": "burn-in"}, "testType": "all_reduce"}
 
-    cells = printed(server, "BandwidthMeasurement", "columns", spec, {"results": rows})
+    cells = printed(server_judge, "BandwidthMeasurement", "columns", spec, {"results": rows})
 
     assert (cells["Job"], cells["Test"], cells["BusBW"]) == ("burn-in", "all_reduce", "480.12")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from .case import judge
-from .judges import UNCHECKED, Engine, Refused, Server
+from .judges import UNCHECKED, Engine, Refused, ServerJudge
 
 BASE = {"apiVersion": "test.nvcre.nvidia.com/v1alpha1", "kind": "Feature", "spec": {}}
 
@@ -158,10 +158,10 @@ def test_the_engine_says_what_is_written(engine: Engine, case: Case) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number].name)
-def test_a_server_says_the_same(engine: Engine, server: Server, number: int) -> None:
+def test_a_server_says_the_same(engine: Engine, server_judge: ServerJudge, number: int) -> None:
     ours = judge(engine, BASE, CASES[number], f"feature-{number}")
 
-    theirs = judge(server, BASE, CASES[number], f"feature-{number}")
+    theirs = judge(server_judge, BASE, CASES[number], f"feature-{number}")
 
     assert spec(ours) == spec(theirs)
 
