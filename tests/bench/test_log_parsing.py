@@ -11,14 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
-from nvcre_coordinator.api.log_profile import EventPattern, LogProfile
+from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.core.bandwidth import BandwidthTable
-from nvcre_coordinator.core.log_profile import (
-    LineFeed,
-    bandwidth_rows,
-    compile_bandwidth_profile,
-    compile_pattern,
-)
+from nvcre_coordinator.core.log_profile import bandwidth_rows, compile_bandwidth_profile
+from nvcre_logs.lines import LineFeed
+from nvcre_logs.patterns import compile_pattern
+from nvcre_logs.profile import EventPattern
 from support.figures import report
 
 ROOT = Path(__file__).parents[2]

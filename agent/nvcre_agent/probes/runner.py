@@ -19,6 +19,9 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nvcre_logs.nccl_log import NcclLog, NcclTest
+from nvcre_logs.nccl_output import NcclOutputParser
+
 from nvcre_agent.probes.command import TOOL, Command, command, invalid
 from nvcre_agent.probes.model import (
     Order,
@@ -29,8 +32,6 @@ from nvcre_agent.probes.model import (
     ProbeState,
     SizeBandwidth,
 )
-from nvcre_agent.probes.nccl_log import NcclLog, NcclTest
-from nvcre_agent.probes.nccl_output import NcclOutputParser
 
 log = logging.getLogger(__name__)
 

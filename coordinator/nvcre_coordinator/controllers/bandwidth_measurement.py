@@ -16,6 +16,7 @@ from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, JOBS, LOG_PROFILES, PODS
 from nvcre_kube.workqueue import WorkQueue, run_workers
+from nvcre_logs.patterns import LogProfileError
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
@@ -29,7 +30,7 @@ from nvcre_coordinator.core import measurement_lifecycle as lifecycle
 from nvcre_coordinator.core.conditions import Stamp
 from nvcre_coordinator.core.durations import parse_go_duration
 from nvcre_coordinator.core.job_conclusion import ended_at, measurement_timeout
-from nvcre_coordinator.core.log_profile import CompiledProfile, LogProfileError, compile_bandwidth_profile
+from nvcre_coordinator.core.log_profile import CompiledProfile, compile_bandwidth_profile
 from nvcre_coordinator.core.measurement_lifecycle import Ended, LogRead, RunEnd
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.metrics import JobMetrics

@@ -12,9 +12,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_logs.lines import LineFeed
 
 from nvcre_coordinator.core.bandwidth import BandwidthTable
-from nvcre_coordinator.core.log_profile import CompiledProfile, LineFeed, bandwidth_rows
+from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows
 from nvcre_coordinator.core.measurement_lifecycle import LogRead
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from typing import Annotated
 import msgspec
 import re2
 import yaml
+from nvcre_logs.lines import split_prefix
 
 from nvcre_coordinator.core.limits import clip
-from nvcre_coordinator.core.log_lines import split_prefix
 
 
 class Origin(StrEnum):

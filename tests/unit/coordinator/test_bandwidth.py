@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable, peak
-from nvcre_coordinator.core.log_profile import CompiledProfile, LineFeed, bandwidth_rows, compile_bandwidth_profile
+from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows, compile_bandwidth_profile
+from nvcre_logs.lines import LineFeed
 
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "tests/corpus"

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_coordinator.api.log_profile import EventPattern, LogProfile
+from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.meta import from_json
-from nvcre_coordinator.core.log_profile import LogProfileError, compile_bandwidth_profile, compile_pattern
+from nvcre_coordinator.core.log_profile import compile_bandwidth_profile
+from nvcre_logs.patterns import LogProfileError, compile_pattern
+from nvcre_logs.profile import EventPattern
 
 ROW = r"^(?P<size>\d+) (?P<algBW>\S+) (?P<busBW>\S+)$"
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_agent.probes.nccl_log import NcclLog, NcclTest, Row, Side
-from nvcre_agent.probes.nccl_output import MAX_FAILURES, MAX_ROWS, NcclOutputParser
+from nvcre_logs.nccl_log import NcclLog, NcclTest, Row, Side
+from nvcre_logs.nccl_output import MAX_FAILURES, MAX_ROWS, NcclOutputParser
 
-CORPUS = Path(__file__).parents[3] / "corpus"
+CORPUS = Path(__file__).parents[2] / "corpus"
 CASES = sorted(path.stem for path in CORPUS.glob("ns*.log"))
 
 HEADING = "#       size  count  type  redop  root  time  algbw  busbw  #wrong  time  algbw  busbw  #wrong\n"

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable
 
-from nvcre_agent.probes.nccl_log import Device, NcclLog, NcclTest, Row, Side
+from nvcre_logs.nccl_log import Device, NcclLog, NcclTest, Row, Side
 
 MAX_LINE_BYTES = 64 * 1024
 MAX_TESTS = 64

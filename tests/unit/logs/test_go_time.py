@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from nvcre_coordinator.core.go_time import LayoutError, compile_layout
+from nvcre_logs.go_time import LayoutError, compile_layout
 
 
 @pytest.mark.parametrize(

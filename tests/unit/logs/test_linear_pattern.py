@@ -7,7 +7,7 @@ import re2
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nvcre_coordinator.core.linear_pattern import LONGEST_LINE, linear_pattern
+from nvcre_logs.linear_pattern import LONGEST_LINE, linear_pattern
 
 PROFILES = Path(__file__).parents[3] / "daemonset/log-profiles"
 
