@@ -13,21 +13,57 @@ from typing import Any
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import NAMESPACES, PODS
-from nvcre_local.control_plane.plane import wait_for_service_account
+from nvcre_local.control_plane.plane import AUDIT_DIRECTORY, wait_for_service_account
 from nvcre_local.control_plane.projects import KUBERNETES, read
 from nvcre_local.scenario_file import read_scenario
 from nvcre_local.simulation import SimulationDirectory
 
-from .processes import NODES, PATIENCE_S, REPOSITORY, Plane, kubelets_of, start_plane, stop
+from .jobs import Jobs
+from .processes import (
+    NODES,
+    PATIENCE_S,
+    REPOSITORY,
+    Coordinator,
+    Plane,
+    coordinator_of,
+    kubelets_of,
+    start_plane,
+    stop,
+)
 
 HERE = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.cluster)
+CLOSING = HERE / "test_audit.py"
+"""Judges what the whole session did: last, or, in a session of a part of the tests, not at all."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    ours = [item for item in items if HERE in item.path.parents]
+    for item in ours:
+        item.add_marker(pytest.mark.cluster)
+    yield
+    is_whole = (
+        {item.path for item in ours} == set(HERE.glob("test_*.py"))
+        and set(ours) <= set(items)
+        and not any("::" in argument for argument in config.args)
+    )
+    closing = [item for item in items if item.path == CLOSING]
+    items[:] = [item for item in items if item.path != CLOSING]
+    if is_whole:
+        items += closing
+    elif closing:
+        config.hook.pytest_deselected(items=closing)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def audit_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Of every control plane that a test starts, by whatever means."""
+    directory = tmp_path_factory.mktemp("audit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(AUDIT_DIRECTORY, str(directory))
+        yield directory
 
 
 @pytest.fixture(scope="session", params=[project.version for project in read()[KUBERNETES]])
@@ -59,6 +95,12 @@ def system(plane: Plane) -> None:
     plane.install()
 
 
+@pytest.fixture(scope="module")
+def coordinator(plane: Plane, system: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
+    with coordinator_of(plane, tmp_path_factory.mktemp("coordinator")) as running:
+        yield running
+
+
 class Api:
     """What the tests say often, in a namespace of the test's own."""
 
@@ -86,14 +128,26 @@ class Api:
 
 
 @pytest.fixture
-async def api(plane: Plane, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+async def client(plane: Plane) -> AsyncIterator[KubeClient]:
+    """The admin's."""
+    async with await KubeClient.from_kubeconfig(plane.kubeconfig) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def api(client: KubeClient, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
     name = request.node.originalname.replace("_", "-")[:55].rstrip("-")
-    async with await KubeClient.from_kubeconfig(plane.kubeconfig) as client:
-        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        await wait_for_service_account(client, name)
-        yield Api(client, name)
-        try:
-            await client.delete(NAMESPACES, name)
-        except ApiError as error:
-            if not error.not_found:
-                raise
+    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    await wait_for_service_account(client, name)
+    yield Api(client, name)
+    try:
+        await client.delete(NAMESPACES, name)
+    except ApiError as error:
+        if not error.not_found:
+            raise
+
+
+@pytest.fixture
+def jobs(api: Api, tmp_path: Path, kubelets: None, coordinator: Coordinator) -> Jobs:
+    """Jobs that a coordinator looks after and our kubelets run."""
+    return Jobs(api, tmp_path)

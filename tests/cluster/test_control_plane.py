@@ -24,18 +24,20 @@ def test_it_serves_the_version_it_was_built_from(plane: Plane) -> None:
 
 
 def test_every_manifest_of_the_daemonset_directory_is_accepted(plane: Plane) -> None:
-    """CRDs and the namespace for real, since the others need them; the others as a strictly validated dry run."""
-    rendered = plane.kubectl("kustomize", str(REPOSITORY / "daemonset"))
-    documents = [document for document in yaml.safe_load_all(rendered) if document]
-    first = [one for one in documents if one["kind"] in ("CustomResourceDefinition", "Namespace")]
-    others = [one for one in documents if one not in first]
-    plane.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(first))
-    names = [one["metadata"]["name"] for one in first if one["kind"] == "CustomResourceDefinition"]
-    plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", *names)
-    taken = plane.kubectl(
-        "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-", stdin=yaml.safe_dump_all(others)
-    )
-    assert len(taken.splitlines()) == len(others)
+    """CRDs and the namespace for real, since the others need them; then all as a strictly validated dry run."""
+    documents = plane.manifests()
+    files = [file for file in (REPOSITORY / "daemonset").rglob("*.yaml") if file.name != "kustomization.yaml"]
+    of_files = [one for file in files for one in yaml.safe_load_all(file.read_text()) if one]
+    assert sorted(map(kind_and_name, documents)) == sorted(map(kind_and_name, of_files))
+
+    plane.install()
+    words = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    taken = plane.kubectl(*words, stdin=yaml.safe_dump_all(documents))
+    assert len(taken.splitlines()) == len(documents)
+
+
+def kind_and_name(document: dict[str, Any]) -> tuple[str, str]:
+    return document["kind"], document["metadata"]["name"]
 
 
 @pytest.mark.usefixtures("kubelets")

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from nvcre_local.control_plane.projects import UnknownVersion, read
 from nvcre_local.processes import ChildDied, Children, NotReady
 
 if TYPE_CHECKING:
-    from nvcre_local.control_plane.plane import Served
+    from nvcre_local.control_plane.plane import ControlPlane, Served
 
 DESCRIPTION = """\
 A real Kubernetes control plane as plain processes on loopback: etcd, kube-apiserver, kube-controller-manager,
@@ -44,7 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="build what is missing; does nothing when all is there")
-    up = commands.add_parser("up", help="run a control plane until Ctrl-C and print its kubeconfig")
+    up = commands.add_parser(
+        "up",
+        help="run a control plane until Ctrl-C and print its kubeconfig",
+        epilog="SIGUSR1 takes the API server away, SIGUSR2 brings it back: for tests of who depends on it.",
+    )
     up.add_argument("--kubernetes", metavar="VERSION", help="one of control-plane/versions.yaml (default: the first)")
     up.add_argument("--kueue", action="store_true", help="with Kueue")
     up.add_argument(
@@ -82,26 +86,33 @@ async def _up(arguments: argparse.Namespace) -> int:
         children = Children(directory)
         plan = Plan(kueue=arguments.kueue, kwok=arguments.kwok, kubernetes=arguments.kubernetes)
         plane = ControlPlane(plan, directory, children, lambda text: print(text, file=sys.stderr, flush=True))
+        serving = asyncio.ensure_future(_serve(plane, arguments.ready_file))
+        stopping = asyncio.ensure_future(stop.wait())
         try:
-            starting = asyncio.ensure_future(plane.start())
-            stopping = asyncio.ensure_future(stop.wait())
-            await asyncio.wait((starting, stopping, children.died), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((serving, stopping, children.died), return_when=asyncio.FIRST_COMPLETED)
             if children.died.done():
                 raise children.died.result()
-            if not stop.is_set():
-                served = await starting
-                print(served.kubeconfig, flush=True)
-                if arguments.ready_file is not None:
-                    _tell_ready(arguments.ready_file, served)
-                await asyncio.wait((stopping, children.died), return_when=asyncio.FIRST_COMPLETED)
-                if not stop.is_set():
-                    raise children.died.result()
-            starting.cancel()
-            stopping.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
+            if serving.done():
+                serving.result()
         finally:
+            for task in (serving, stopping):
+                task.cancel()
+            await asyncio.gather(serving, stopping, return_exceptions=True)
             await plane.stop()
     return 0
+
+
+async def _serve(plane: ControlPlane, ready_file: Path | None) -> None:
+    """Until cancelled. Raises ChildDied, NotReady, ApiError."""
+    served = await plane.start()
+    orders: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue()
+    for number, order in ((signal.SIGUSR1, plane.take_api_server_away), (signal.SIGUSR2, plane.return_api_server)):
+        asyncio.get_running_loop().add_signal_handler(number, orders.put_nowait, order)
+    print(served.kubeconfig, flush=True)
+    if ready_file is not None:
+        _tell_ready(ready_file, served)
+    while True:
+        await (await orders.get())()
 
 
 def _tell_ready(file: Path, served: Served) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import ssl
 import time
@@ -22,15 +23,18 @@ import aiohttp
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import CRDS, SERVICE_ACCOUNTS
 
-from nvcre_local.cluster_objects import Identity, kubeconfig, write_secret
+from nvcre_local.cluster_objects import SYSTEM_NAMESPACE, Identity, kubeconfig, write_secret
 from nvcre_local.control_plane import commands, identities, manifests
 from nvcre_local.control_plane.cache import MANIFESTS, Cache
 from nvcre_local.control_plane.certificates import LOOPBACK, Authority, Pair, service_account_keys
-from nvcre_local.control_plane.commands import ApiServerFiles, Command, ControllerPorts
+from nvcre_local.control_plane.commands import ApiServerFiles, Audit, Command, ControllerPorts
 from nvcre_local.control_plane.ports import free_ports
 from nvcre_local.control_plane.projects import Project, read, select
 from nvcre_local.processes import Child, Children, NotReady
 
+AUDIT_DIRECTORY = "NVCRE_AUDIT_DIRECTORY"
+"""Environment: where each control plane that is started adds a log of what nvcre's ServiceAccounts ask of it. For tests
+of rights: they see every control plane of a run, whoever started it."""
 READY_WITHIN_S = 120.0
 LOOK_EVERY_S = 0.1
 REQUESTS_AT_ONCE = 16
@@ -75,6 +79,8 @@ class ControlPlane:
         self._projects = select(read(), plan.kubernetes)
         self._cache = Cache.of()
         self._started: list[Child] = []
+        self._api_server: Child | None = None
+        self._api_server_command: Command
         self._programs = identities.programs()
         self._program = {
             name: self._cache.program(project, name)
@@ -133,11 +139,17 @@ class ControlPlane:
         pair = authority.peer("etcd")
         etcd = commands.etcd(self._program["etcd"], data, pair, authority.certificate, client=client, peer=peer)
         directory = self._private("kube-apiserver")
-        api_server = commands.kube_apiserver(
-            self._program["kube-apiserver"], files, directory, host=self._plan.host, port=port, etcd=client
+        self._api_server_command = commands.kube_apiserver(
+            self._program["kube-apiserver"],
+            files,
+            directory,
+            host=self._plan.host,
+            port=port,
+            etcd=client,
+            audit=self._audit(port),
         )
         await self._start(etcd)
-        await self._start(api_server)  # it waits for etcd by itself
+        await self.return_api_server()  # it waits for etcd by itself
         url = f"https://{LOOPBACK}:{port}"
         return Served(
             url,
@@ -145,6 +157,26 @@ class ControlPlane:
             self._write_kubeconfig("admin", url, admin, authority),
             self._write_kubeconfig("kubelets", url, kubelets, authority),
         )
+
+    def _audit(self, port: int) -> Audit | None:
+        where = os.environ.get(AUDIT_DIRECTORY)
+        if where is None:
+            return None
+        policy = self._directory / "audit-policy.yaml"
+        policy.write_text(commands.audit_policy(f"system:serviceaccounts:{SYSTEM_NAMESPACE}"))
+        return Audit(policy, Path(where) / f"audit-{port}.jsonl")
+
+    async def take_api_server_away(self) -> None:
+        """As a crash does: its port refuses connections until `return_api_server`."""
+        if self._api_server is not None:
+            await self._children.kill(self._api_server)
+            self._started.remove(self._api_server)
+            self._api_server = None
+
+    async def return_api_server(self) -> None:
+        """With the same etcd and port. Raises ChildDied, NotReady."""
+        if self._api_server is None:
+            self._api_server = await self._start(self._api_server_command)
 
     def _write_kubeconfig(self, name: str, url: str, identity: Identity, authority: Authority) -> Path:
         return write_secret(self._directory / f"{name}.kubeconfig", kubeconfig(url, identity, ca=authority.certificate))
@@ -236,12 +268,13 @@ class ControlPlane:
         directory.mkdir(mode=0o700)
         return directory
 
-    async def _start(self, command: Command) -> None:
+    async def _start(self, command: Command) -> Child:
         """Returns once it answers. Raises ChildDied, NotReady."""
         child = await self._children.start(command.name, command.words, command.environment)
         self._started.append(child)
         if command.ready:
             await self._answers(child, command.ready)
+        return child
 
     async def _answers(self, child: Child, url: str) -> None:
         loop = asyncio.get_running_loop()

@@ -1,0 +1,87 @@
+"""What the ServiceAccounts of daemonset/ may and may not, as the real API server answers (SubjectAccessReview)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from nvcre_kube.client import KubeClient
+from nvcre_kube.resources import NAMESPACES, Resource
+from nvcre_local.cluster_objects import SYSTEM_NAMESPACE
+
+from .audit import AGENT, COORDINATOR, WRITES
+from .processes import Plane
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("system")]
+
+ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+GROUPS = ["system:serviceaccounts", f"system:serviceaccounts:{SYSTEM_NAMESPACE}", "system:authenticated"]
+EVERYWHERE = ""
+
+
+async def may(
+    client: KubeClient, user: str, verb: str, resource: str, namespace: str = EVERYWHERE, name: str = ""
+) -> bool:
+    """`resource` is group/resource or group/resource/subresource, the core group being empty: /pods/log."""
+    group, plural, subresource = [*resource.split("/"), ""][:3]
+    attributes: dict[str, Any] = {
+        "verb": verb,
+        "group": group,
+        "resource": plural,
+        "subresource": subresource,
+        "namespace": namespace,
+        "name": name,
+    }
+    review = {
+        "apiVersion": ACCESS_REVIEWS.api_version,
+        "kind": ACCESS_REVIEWS.kind,
+        "spec": {"user": user, "groups": GROUPS, "resourceAttributes": attributes},
+    }
+    return bool((await client.create(ACCESS_REVIEWS, review))["status"]["allowed"])
+
+
+@pytest.mark.parametrize("resource", ["/nodes", "/nodes/status", "/nodes/proxy"])
+async def test_the_coordinator_never_writes_a_node(client: KubeClient, resource: str) -> None:
+    assert [verb for verb in WRITES if await may(client, COORDINATOR, verb, resource)] == []
+    assert await may(client, COORDINATOR, "watch", "/nodes")
+
+
+@pytest.mark.parametrize("verb", ["create", "delete"])
+async def test_the_coordinator_makes_pods_in_its_own_namespace_only(client: KubeClient, verb: str) -> None:
+    assert await may(client, COORDINATOR, verb, "/pods", SYSTEM_NAMESPACE)
+    elsewhere = [one["metadata"]["name"] for one in await client.list(NAMESPACES)]
+    allowed = {name for name in elsewhere if await may(client, COORDINATOR, verb, "/pods", name)}
+    assert allowed == {SYSTEM_NAMESPACE}
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "namespace", "name"),
+    [
+        ("get", "/secrets", EVERYWHERE, ""),
+        ("get", "/secrets", SYSTEM_NAMESPACE, "of-somebody-else"),
+        ("list", "/secrets", SYSTEM_NAMESPACE, ""),
+        ("get", "coordination.k8s.io/leases", "kube-system", "kube-scheduler"),
+        ("update", "coordination.k8s.io/leases", "kube-node-lease", "node-0"),
+        ("create", "/serviceaccounts/token", SYSTEM_NAMESPACE, "nvcre-agent"),
+        ("create", "/pods/exec", SYSTEM_NAMESPACE, ""),
+        ("create", "/pods/eviction", EVERYWHERE, ""),
+        ("create", "/pods/binding", EVERYWHERE, ""),
+        ("impersonate", "/users", EVERYWHERE, "nvcre-local-admin"),
+        ("bind", "rbac.authorization.k8s.io/clusterroles", EVERYWHERE, "cluster-admin"),
+        ("update", "trainer.kubeflow.org/trainjobs", EVERYWHERE, ""),
+        ("patch", "nvcre.nvidia.com/logprofiles", EVERYWHERE, ""),
+        ("delete", "nvcre.nvidia.com/jobs", EVERYWHERE, ""),
+    ],
+)
+async def test_the_coordinator_may_not(client: KubeClient, verb: str, resource: str, namespace: str, name: str) -> None:
+    assert not await may(client, COORDINATOR, verb, resource, namespace, name)
+
+
+def test_the_agent_s_service_account_has_no_right_that_not_everybody_has(plane: Plane) -> None:
+    def rights(user: str) -> set[tuple[str, ...]]:
+        words = ("auth", "can-i", "--list", f"--as={user}", "--as-group=system:serviceaccounts", "-n", SYSTEM_NAMESPACE)
+        return {tuple(line.split()) for line in plane.kubectl(*words).splitlines()}
+
+    everybody_s = rights(f"system:serviceaccount:{SYSTEM_NAMESPACE}:of-nobody")
+    assert rights(AGENT) == everybody_s
+    assert rights(COORDINATOR) > everybody_s
