@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.core.clock_offset import ClockOffset
 from nvcre_coordinator.core.incidents import Cursor
 from nvcre_coordinator.core.observed import ProbeProgress
 
@@ -20,6 +21,8 @@ class Confirmations(Protocol):
     def confirmed_through(self, node: str) -> datetime | None: ...
 
     def confirmed_cursor(self, node: str) -> Cursor | None: ...
+
+    def clock_offset(self, node: str) -> ClockOffset | None: ...
 
     def request(self, nodes: Iterable[str]) -> None: ...
 

@@ -1,8 +1,9 @@
 """Which nodes does a failed run name, and with what evidence?
 
 In this order (DESIGN 6.5): hardware evidence already recorded is the answer; else a node that died without a word; else
-the first crashing rank(s); else the host that a launcher's log names; else the whole group, and the message says that
-it could not be narrowed.  Pure: who observes pods, agents and Leases is controllers/job_observation.py.
+the first crashing rank(s); else the host that a launcher's log names; else the rank(s) that stopped first; else the
+whole group, and the message says that it could not be narrowed.  Pure: who observes pods, agents and Leases is
+controllers/job_observation.py.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from nvcre_protos.vocabulary import ComponentKind
 
 from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.core.clock_offset import ASSUMED, ClockOffset
 from nvcre_coordinator.core.first_exit import Crash, first_crashes
+from nvcre_coordinator.core.last_steps import Laggard, LogEnd, Standing, stopped_first
 from nvcre_coordinator.core.limits import clip_entry
-from nvcre_coordinator.core.pods import PodRecord
+from nvcre_coordinator.core.pods import PodRecord, last_attempt
 
 _DO_NOT_DRAIN = "The node is not accused: look into the program's log (status.failureLog)"
 LEASE_SILENT = timedelta(seconds=20)
@@ -63,6 +66,7 @@ class NodeFacts:
     boot_id: str = ""
     lease: LeaseWatch | None = None
     blind: str = ""
+    clock: ClockOffset = ASSUMED
 
     def rebooted(self) -> bool:
         return bool(self.boot_id_at_start and self.boot_id and self.boot_id != self.boot_id_at_start)
@@ -81,6 +85,11 @@ class FailedRun:
     group: tuple[str, ...] = ()  # the nodes of the run
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     deleted: bool = False  # somebody deleted the workload
+    log_ends: Mapping[str, LogEnd] = field(default_factory=dict)  # of a stalled run, by pod uid
+
+    @property
+    def clocks(self) -> dict[str, ClockOffset]:
+        return {name: node.clock for name, node in self.nodes.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,31 +104,37 @@ class Attribution:
 
 
 def attribute_failure(run: FailedRun, existing: tuple[FailedNode, ...]) -> Attribution:
-    crashes = first_crashes(run.pods)
-    culprit = crashes[0].pod if crashes else _any_failed(run.pods)
+    pods = last_attempt(run.pods)
+    crashes = first_crashes(pods, run.clocks)
+    culprit = crashes[0].pod if crashes else _any_failed(pods)
     if existing:
         nodes = ", ".join(sorted({entry.name for entry in existing}))
         return Attribution((), True, Reason.NODES_NAMED, f"Hardware evidence explains the failure: {nodes}", culprit)
-    dead = tuple(name for name in run.group if _died(run.nodes.get(name, NodeFacts())))
-    if dead:
-        return _named(
-            tuple(_dead_entry(name, run.nodes[name], run.end) for name in dead), culprit, "died during the run"
-        )
-    if crashes:
-        return _named(_crash_entries(crashes), culprit, "ran the rank(s) that failed first")
-    host = _named_by_launcher(run.pods)
-    if host is not None:
-        return _named((_launcher_entry(*host),), host[0], "is named by the launcher's log")
+    standing = stopped_first(pods, run.log_ends, run.clocks)
+    entries, why = _accused(run, pods, crashes, standing)
+    if entries:
+        names = ", ".join(sorted({entry.name for entry in entries}))
+        return Attribution(entries, True, Reason.NODES_NAMED, f"{names} {why}", culprit)
     if run.deleted:
         return Attribution(
             (), True, Reason.NOTHING_TO_ATTRIBUTE, "The workload was deleted; no node failed before that", culprit
         )
-    return _whole_group(run, culprit)
+    return _whole_group(run, culprit, standing.note)
 
 
-def _named(entries: tuple[FailedNode, ...], culprit: PodRecord | None, why: str) -> Attribution:
-    names = ", ".join(sorted({entry.name for entry in entries}))
-    return Attribution(entries, True, Reason.NODES_NAMED, f"{names} {why}", culprit)
+def _accused(
+    run: FailedRun, pods: tuple[PodRecord, ...], crashes: tuple[Crash, ...], standing: Standing
+) -> tuple[tuple[FailedNode, ...], str]:
+    """Who is to be named, and the end of a sentence that begins with their names."""
+    dead = tuple(name for name in run.group if _died(run.nodes.get(name, NodeFacts())))
+    if dead:
+        return tuple(_dead_entry(name, run.nodes[name], run.end) for name in dead), "died during the run"
+    if crashes:
+        return _crash_entries(crashes), "ran the rank(s) that failed first"
+    host = _named_by_launcher(pods)
+    if host is not None:
+        return (_launcher_entry(*host),), "is named by the launcher's log"
+    return _stall_entries(standing.behind, run.end), "ran the rank(s) that stopped first"
 
 
 def _died(node: NodeFacts) -> bool:
@@ -148,24 +163,40 @@ def _dead_entry(name: str, node: NodeFacts, end: datetime) -> FailedNode:
 
 
 def _crash_entries(crashes: tuple[Crash, ...]) -> tuple[FailedNode, ...]:
+    others = "" if len(crashes) == 1 else f"; one of {len(crashes)} ranks that failed at about the same time"
+    return _application_errors(
+        [
+            (crash.pod.node, Evidence(source="workload", code=crash.code, message=crash.sentence, time=crash.time))
+            for crash in crashes
+        ],
+        others,
+    )
+
+
+def _stall_entries(behind: tuple[Laggard, ...], end: datetime) -> tuple[FailedNode, ...]:
+    others = "" if len(behind) == 1 else f"; one of {len(behind)} ranks that are behind"
+    return _application_errors(
+        [(late.pod.node, Evidence(source="workload", message=late.sentence, time=late.time or end)) for late in behind],
+        others,
+    )
+
+
+def _application_errors(found: list[tuple[str, Evidence]], others: str) -> tuple[FailedNode, ...]:
     """One entry a node; several candidates are all named, none is picked."""
-    others = "" if len(crashes) == 1 else f"; one of {len(crashes)} ranks that failed within 2 s, none is picked"
-    by_node: dict[str, list[Crash]] = {}
-    for crash in crashes:
-        by_node.setdefault(crash.pod.node, []).append(crash)
+    by_node: dict[str, list[Evidence]] = {}
+    for node, evidence in found:
+        by_node.setdefault(node, []).append(evidence)
+    unpicked = f"{others}, none is picked" if others else ""
     return tuple(
         clip_entry(
             FailedNode(
                 name=node,
                 reason=FailedNodeReason.WORKLOAD_FAILED,
-                message=f"application error; no hardware evidence: {found[0].sentence}{others}. {_DO_NOT_DRAIN}",
-                evidence=tuple(
-                    Evidence(source="workload", code=crash.code, message=crash.sentence, time=crash.time)
-                    for crash in found
-                ),
+                message=f"application error; no hardware evidence: {evidence[0].message}{unpicked}. {_DO_NOT_DRAIN}",
+                evidence=tuple(evidence),
             )
         )
-        for node, found in sorted(by_node.items())
+        for node, evidence in sorted(by_node.items())
     )
 
 
@@ -184,8 +215,6 @@ def _named_by_launcher(pods: tuple[PodRecord, ...]) -> tuple[PodRecord, str, Pod
     """(launcher, host it names, pod that is this host); a pod's hostname is its name without the random end."""
     for launcher in pods:
         if not launcher.launcher or not launcher.failed or launcher.log is None or not launcher.log.named_host:
-            continue
-        if launcher.log.origin == "follow-up":
             continue
         host = launcher.log.named_host.split(".")[0]
         for pod in pods:
@@ -208,7 +237,8 @@ def _launcher_entry(launcher: PodRecord, host: str, pod: PodRecord) -> FailedNod
     )
 
 
-def _whole_group(run: FailedRun, culprit: PodRecord | None) -> Attribution:
+def _whole_group(run: FailedRun, culprit: PodRecord | None, standing: str) -> Attribution:
+    """`standing` says why no rank could be told to have stopped first."""
     if not run.group:
         return Attribution(
             (),
@@ -219,7 +249,8 @@ def _whole_group(run: FailedRun, culprit: PodRecord | None) -> Attribution:
         )
     silent = [name for name in run.group if run.nodes.get(name, NodeFacts()).agent is AgentState.SILENT]
     blind = [name for name in run.group if run.nodes.get(name, NodeFacts()).blind]
-    notes = [f"agent silent on {', '.join(silent)}"] if silent else []
+    notes = [standing] if standing and run.log_ends else []
+    notes += [f"agent silent on {', '.join(silent)}"] if silent else []
     notes += [f"agent blind on {', '.join(blind)}"] if blind else []
     tail = f" ({'; '.join(notes)})" if notes else ""
     if len(run.group) == 1:

@@ -35,9 +35,21 @@ class ClockOffset:
         return timedelta(seconds=round(self.offset.total_seconds()))
 
     @property
+    def error(self) -> timedelta:
+        """By how much a time that was put on our clock may still be wrong."""
+        return abs(self.offset - self.correction) + self.uncertainty
+
+    def on_our_clock(self, time: datetime) -> datetime:
+        return time - self.correction
+
+    @property
     def uncertain(self) -> bool:
         """Is the error of corrected times larger than what attribution may ignore (DESIGN 6.5: 2 s)?"""
         return self.uncertainty > NEGLIGIBLE
+
+
+ASSUMED = ClockOffset(timedelta(0), timedelta(seconds=1))
+"""Of a node whose agent never said anything: NTP's worst in practice."""
 
 
 @dataclass(frozen=True, slots=True)

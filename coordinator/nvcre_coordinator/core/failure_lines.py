@@ -1,13 +1,15 @@
 """Reads the end of a failed process's log: is this the first cause, or the echo of somebody else's failure?
 
-Patterns are data (failure_lines.yaml) with their sources.  Times are the kubelet's line prefixes (the node's clock).
+A Python traceback is judged by its exception, a report of torchrun by its first observed failure; lines that only warn,
+and those of launchers about their children, say nothing.  Patterns are data (failure_lines.yaml) with their sources.
+Times are the kubelet's line prefixes (the node's clock).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from importlib.resources import files
@@ -18,7 +20,16 @@ import re2
 import yaml
 from nvcre_logs.lines import split_prefix
 
+from nvcre_coordinator.core import nccl_watchdog
 from nvcre_coordinator.core.limits import clip
+from nvcre_coordinator.core.nccl_watchdog import CollectiveMark
+
+RECENT = timedelta(minutes=2)
+"""What ended a process stands near the end of its log: what is older was survived, unless it is a fault of `own`."""
+_LINE_CHARS = 2048
+_SENTENCE_BYTES = 200
+_ENDED_BY_OTHERS = frozenset({-15, -2, 143, 130})  # SIGTERM, SIGINT
+_FAULTS = frozenset({-4, -7, -8, -9, -11, 132, 135, 136, 137, 139})  # SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
 
 
 class Origin(StrEnum):
@@ -30,61 +41,99 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFinding:
-    """The telling line of a log's end, when it was written, and the host it names (launchers name others)."""
+    """The telling line of a log's end, when it was written, and what the log says about others.
+
+    `named_host` is the host a launcher names, `collectives` how far the ranks of this log had come.
+    """
 
     origin: Origin = Origin.NONE
     line: str = ""
     time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     named_host: str = ""
+    collectives: tuple[CollectiveMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Patterns:
-    own: re2.Pattern
-    follow_up: re2.Pattern
-    generic: re2.Pattern
-    host: tuple[re2.Pattern, ...]
-
-
-# nccl-tests prints `HOST: Test NCCL failure FILE:LINE '...'` and ` .. HOST pid N: Test failure`; PRRTE and Open MPI
-# print `process rank R with PID P on node HOST exited on signal S`.
-_HOSTS = (
-    r"^\s*(?P<host>[A-Za-z0-9][-A-Za-z0-9.]*): Test (?:NCCL|CUDA) failure",
-    r"^\s*\.\. (?P<host>[A-Za-z0-9][-A-Za-z0-9.]*) pid \d+: Test failure",
-    r"process rank \d+ with PID \d+ on node (?P<host>[A-Za-z0-9][-A-Za-z0-9.]*) exited on signal",
-)
+class _Told:
+    origin: Origin
+    line: str
+    time: datetime | None
+    weak: bool = False  # counts only where nothing else does
 
 
 @lru_cache(maxsize=1)
-def _patterns() -> _Patterns:
+def _patterns() -> dict[str, re2.Pattern]:
     text = files("nvcre_coordinator.core").joinpath("failure_lines.yaml").read_text()
     groups: dict[str, list[str]] = yaml.safe_load(text)
+    return {name: re2.compile("|".join(f"(?:{one})" for one in patterns)) for name, patterns in groups.items()}
 
-    def any_of(name: str) -> re2.Pattern:
-        return re2.compile("|".join(f"(?:{pattern})" for pattern in groups[name]))
 
-    return _Patterns(
-        any_of("own"), any_of("follow_up"), any_of("generic"), tuple(re2.compile(pattern) for pattern in _HOSTS)
+def read(lines: Sequence[str]) -> LogFinding:
+    """By which comes first, a fault of its own or a follow-up; where there is neither, a generic error."""
+    stamped = [(time, text[:_LINE_CHARS]) for time, text in map(split_prefix, lines)]
+    end = next((time for time, _ in reversed(stamped) if time is not None), None)
+
+    def survived(told: _Told) -> bool:
+        if told.origin is Origin.OWN or told.time is None or end is None:
+            return False
+        return end - told.time > RECENT
+
+    order = sorted(_telling(stamped), key=lambda told: (told.weak, survived(told)))
+    first = order[0] if order else _Told(Origin.NONE, "", None)
+    return LogFinding(
+        first.origin,
+        clip(first.line.strip(), _SENTENCE_BYTES),
+        first.time,
+        _named_host(text for _, text in stamped),
+        nccl_watchdog.read(text for _, text in stamped),
     )
 
 
-def read(lines: Iterable[str]) -> LogFinding:
-    """The first line of the strongest kind: own faults and follow-ups by which comes first, else a generic error."""
+def _named_host(texts: Iterable[str]) -> str:
+    """Whom a launcher calls the first that failed; where it names none, the first host whose test failed by itself."""
     patterns = _patterns()
-    generic: LogFinding | None = None
-    host = ""
-    for line in lines:
-        time, text = split_prefix(line)
-        text = text[:2048]
-        for pattern in patterns.host:
-            if not host and (match := pattern.search(text)) is not None:
-                host = match.group("host")
-        if patterns.follow_up.search(text) is not None:
-            return LogFinding(Origin.FOLLOW_UP, clip(text.strip(), 200), time, host)
-        if patterns.own.search(text) is not None:
-            return LogFinding(Origin.OWN, clip(text.strip(), 200), time, host)
-        if generic is None and patterns.generic.search(text) is not None:
-            generic = LogFinding(Origin.GENERIC, clip(text.strip(), 200), time)
-    if generic is not None:
-        return LogFinding(generic.origin, generic.line, generic.time, host)
-    return LogFinding(named_host=host)
+    own_test = ""
+    for text in texts:
+        if (match := patterns["launcher_names"].search(text)) is not None:
+            return next(str(host) for host in match.groups() if host)
+        if own_test or patterns["follow_up"].search(text) is not None:
+            continue
+        if (match := patterns["test_failed"].search(text)) is not None:
+            own_test = str(match[1])
+    return own_test
+
+
+def _telling(stamped: Sequence[tuple[datetime | None, str]]) -> Iterator[_Told]:
+    patterns = _patterns()
+    in_traceback = in_root_cause = False
+    for time, text in stamped:
+        if patterns["traceback"].search(text) is not None:
+            in_traceback = True
+            yield _Told(Origin.GENERIC, text, time, weak=True)
+            continue
+        if in_traceback and patterns["frame"].search(text) is not None:
+            continue
+        raised = in_traceback and patterns["exception"].search(text) is not None
+        in_traceback = False
+        in_root_cause |= patterns["root_cause"].search(text) is not None
+        if patterns["noise"].search(text) is not None:
+            continue
+        ended = patterns["first_failure"].search(text) if in_root_cause else patterns["child_failed"].search(text)
+        if ended is not None:
+            origin, weak = _class_of(int(ended[1][:8]))
+            yield _Told(origin, text, time, weak=weak)
+        elif patterns["follow_up"].search(text) is not None:
+            yield _Told(Origin.FOLLOW_UP, text, time)
+        elif patterns["own"].search(text) is not None:
+            yield _Told(Origin.OWN, text, time)
+        elif raised or patterns["generic"].search(text) is not None:
+            yield _Told(Origin.GENERIC, text, time, weak=not raised)
+
+
+def _class_of(code: int) -> tuple[Origin, bool]:
+    """Of a child's exit code as torchrun reports it (negative: by a signal), and whether that says little."""
+    if code in _ENDED_BY_OTHERS:
+        return Origin.FOLLOW_UP, False
+    if code in _FAULTS:
+        return Origin.OWN, False
+    return Origin.GENERIC, True

@@ -1,26 +1,33 @@
 """Which rank failed first?
 
 A collective dies within a second and exit times have one-second resolution, so candidates are the ranks within 2 s of
-the earliest exit whose exit class and log are not a follow-up of somebody else's failure: SIGTERM (143), SIGKILL (137)
-of a teardown, NCCL remote errors, launchers.  Log times order them where they are known and differ by more than 2 s
-plus both clocks' uncertainty (DESIGN 6.5).
+the earliest exit (more where the nodes' clocks are known less well) whose exit class and log are not a follow-up of
+somebody else's failure: SIGTERM (143), SIGKILL (137) of a teardown, NCCL remote errors, launchers.  Log times order
+them where they are known and differ by more than 2 s plus both clocks' error (DESIGN 6.5).  All times are put on the
+coordinator's clock first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from nvcre_coordinator.core.clock_offset import ASSUMED, ClockOffset
 from nvcre_coordinator.core.failure_lines import Origin
 from nvcre_coordinator.core.limits import clip
-from nvcre_coordinator.core.pods import Exit, PodRecord
+from nvcre_coordinator.core.pods import Exit, PodRecord, last_attempt
 
 SIMULTANEOUS = timedelta(seconds=2)
-CLOCK_UNCERTAINTY = timedelta(seconds=1)  # each node's clock against the others, NTP's worst in practice
 
-SIGTERM_EXIT = 143
-SIGKILL_EXIT = 137
 OOM_KILLED = "OOMKilled"
+TEARDOWN_EXITS = frozenset({130, 143})  # SIGINT, SIGTERM
+SIGKILL_EXIT = 137
+SIGNALS = {
+    129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 133: "SIGTRAP", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
+    137: "SIGKILL", 139: "SIGSEGV", 141: "SIGPIPE", 143: "SIGTERM", 159: "SIGSYS",
+}  # fmt: skip
+"""128 + signal(7) of Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,54 +38,76 @@ class Crash:
     sentence: str
 
 
-def first_crashes(pods: tuple[PodRecord, ...]) -> tuple[Crash, ...]:
-    """The candidates in order of rank; empty when every exit is somebody else's echo or no exit is known."""
-    attempt = max((pod.restart_attempt for pod in pods), default=0)
-    failed = [pod for pod in pods if pod.failed and pod.restart_attempt == attempt]
-    workers = [pod for pod in failed if not pod.launcher and pod.node and pod.exit is not None]
-    timed = [(pod, pod.exit, pod.exit.finished_at) for pod in workers if pod.exit and pod.exit.finished_at]
-    if not timed:
-        return ()
-    earliest = min(time for _, _, time in timed)
-    ends = [pod.exit.finished_at for pod in failed if pod.exit is not None and pod.exit.finished_at is not None]
-    alone_first = min(ends) if ends.count(min(ends)) == 1 else None
-    candidates = [
-        (pod, ended, time)
-        for pod, ended, time in timed
-        if time - earliest <= SIMULTANEOUS and not _follow_up(pod, ended, alone_first=time == alone_first)
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    pod: PodRecord
+    exit: Exit
+    time: datetime  # our clock
+    clock: ClockOffset
+
+    @property
+    def logged(self) -> datetime | None:
+        """When the telling line of its log was written."""
+        log = self.pod.log
+        return self.clock.on_our_clock(log.time) if log is not None and log.time is not None else None
+
+
+def first_crashes(pods: tuple[PodRecord, ...], clocks: Mapping[str, ClockOffset]) -> tuple[Crash, ...]:
+    """The candidates in order of rank; empty when every exit is somebody else's echo or no exit is known.
+
+    `clocks` by node; the last attempt of a JobSet decides, whatever happened in those before it.
+    """
+    endings = [
+        _Ending(pod, pod.exit, clock.on_our_clock(pod.exit.finished_at), clock)
+        for pod in last_attempt(pods)
+        if pod.failed and pod.exit is not None and pod.exit.finished_at is not None
+        for clock in (clocks.get(pod.node, ASSUMED),)
     ]
-    ordered = sorted(_earliest_by_log(candidates), key=lambda item: (item[0].rank or 0, item[0].name))
-    return tuple(Crash(pod, ended.code, time, _sentence(pod, ended)) for pod, ended, time in ordered)
+    workers = [ending for ending in endings if not ending.pod.launcher and ending.pod.node]
+    if not workers:
+        return ()
+    earliest = min(workers, key=lambda ending: ending.time)
+    times = [ending.time for ending in endings]
+    alone_first = min(times) if times.count(min(times)) == 1 else None
+    candidates = [
+        ending
+        for ending in workers
+        if ending.time - earliest.time <= max(SIMULTANEOUS, ending.clock.error + earliest.clock.error)
+        and not _follow_up(ending, alone_first=ending.time == alone_first)
+    ]
+    ordered = sorted(_earliest_by_log(candidates), key=lambda ending: (ending.pod.rank or 0, ending.pod.name))
+    return tuple(Crash(ending.pod, ending.exit.code, ending.time, _sentence(ending)) for ending in ordered)
 
 
-def _follow_up(pod: PodRecord, ended: Exit, *, alone_first: bool) -> bool:
-    if ended.reason == OOM_KILLED:
+def _follow_up(ending: _Ending, *, alone_first: bool) -> bool:
+    if ending.exit.reason == OOM_KILLED:
         return False
-    if pod.log is not None and pod.log.origin is Origin.FOLLOW_UP:
+    if ending.pod.log is not None and ending.pod.log.origin is Origin.FOLLOW_UP:
         return True
-    if ended.code == SIGTERM_EXIT:
+    if ending.exit.code in TEARDOWN_EXITS:
         return True
     # A teardown kills after somebody else has ended; the very first to end was not killed by one.
-    return ended.code == SIGKILL_EXIT and not alone_first
+    return ending.exit.code == SIGKILL_EXIT and not alone_first
 
 
-def _earliest_by_log(
-    candidates: list[tuple[PodRecord, Exit, datetime]],
-) -> list[tuple[PodRecord, Exit, datetime]]:
-    times = [pod.log.time if pod.log is not None else None for pod, _, _ in candidates]
-    if len(candidates) < 2 or any(time is None for time in times):
+def _earliest_by_log(candidates: list[_Ending]) -> list[_Ending]:
+    timed = [(candidate, candidate.logged) for candidate in candidates]
+    known = [(candidate, time) for candidate, time in timed if time is not None]
+    if len(known) < 2 or len(known) < len(candidates):
         return candidates
-    first = min(time for time in times if time is not None)
-    margin = SIMULTANEOUS + 2 * CLOCK_UNCERTAINTY
+    first, start = min(known, key=lambda item: item[1])
     return [
         candidate
-        for candidate, time in zip(candidates, times, strict=True)
-        if time is not None and time - first <= margin
+        for candidate, time in known
+        if time - start <= SIMULTANEOUS + candidate.clock.error + first.clock.error
     ]
 
 
-def _sentence(pod: PodRecord, ended: Exit) -> str:
-    who = f"rank {pod.rank} (pod {pod.name})" if pod.rank is not None else f"pod {pod.name}"
-    how = "was killed for memory (OOMKilled)" if ended.reason == OOM_KILLED else f"exited with code {ended.code}"
+def _sentence(ending: _Ending) -> str:
+    pod, code = ending.pod, ending.exit.code
+    if ending.exit.reason == OOM_KILLED:
+        how = "was killed for memory (OOMKilled)"
+    else:
+        how = f"exited with code {code}" + (f" ({SIGNALS[code]})" if code in SIGNALS else "")
     line = f": {pod.log.line}" if pod.log is not None and pod.log.line else ""
-    return clip(f"{who} {how}{line}", 256)
+    return clip(f"{pod.title} {how}{line}", 256)

@@ -7,7 +7,7 @@ line therefore live in the ConfigMap `<job>-pods` (key pods.json).  This module 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from typing import Annotated, TypeAlias
 
@@ -47,6 +47,12 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     gpus: bool = False  # has GPUs of its own
     exit: Exit | None = None
     log: LogFinding | None = None  # read when the container terminated
+    over: bool = False  # ran in an attempt that was given up: restarted from a checkpoint, or preempted
+
+    @property
+    def title(self) -> str:
+        """What sentences call it."""
+        return f"rank {self.rank} (pod {self.name})" if self.rank is not None else f"pod {self.name}"
 
     @property
     def launcher(self) -> bool:
@@ -108,6 +114,7 @@ def fold(known: PodRecord | None, seen: PodRecord) -> PodRecord:
         phase=known.phase if known.finished and not seen.finished else seen.phase,
         exit=exited,
         log=seen.log or known.log,
+        over=seen.over or known.over,
     )
 
 
@@ -125,6 +132,27 @@ def with_log(run: RunRecord, uid: str, finding: LogFinding) -> RunRecord:
     if record is None:
         return run
     return msgspec.structs.replace(run, pods={**run.pods, uid: msgspec.structs.replace(record, log=finding)})
+
+
+def last_attempt(pods: Iterable[PodRecord]) -> tuple[PodRecord, ...]:
+    """A JobSet that restarts makes every pod anew: what happened before is the story of another run."""
+    known = tuple(pods)
+    last = max((pod.restart_attempt for pod in known), default=0)
+    return tuple(pod for pod in known if pod.restart_attempt == last)
+
+
+def end_attempt(run: RunRecord, *, alive: Set[str], ended: Set[str]) -> RunRecord:
+    """The attempt is given up: nothing that its pods did or do from here is a cause of what the next one does.
+
+    `alive` and `ended` are the uids of the pods that the API server still has; an ended one may come by once more and is
+    marked, one that is gone will not and is forgotten.  The boot ids start anew with the next attempt.
+    """
+    pods = {
+        uid: pod if uid in alive else msgspec.structs.replace(pod, over=True)
+        for uid, pod in run.pods.items()
+        if uid in alive or uid in ended
+    }
+    return RunRecord(pods=pods)
 
 
 def without_gpus(pods: Iterable[PodRecord]) -> frozenset[str]:

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from nvcre_coordinator.core.clock_offset import ClockOffset
 from nvcre_coordinator.core.incidents import Cursor
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict, SizeBandwidth
 
@@ -59,6 +60,10 @@ class Confirmations(Protocol):
 
         A NodeHealth read from a cache holds what was confirmed only once its own cursor has come this far.
         """
+        ...
+
+    def clock_offset(self, node: str) -> ClockOffset | None:
+        """Of the node's clock, as its agent's heartbeats showed last; None: this leader never heard the agent."""
         ...
 
     def request(self, nodes: Iterable[str]) -> None:

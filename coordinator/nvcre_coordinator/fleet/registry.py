@@ -99,6 +99,7 @@ class AgentRegistry:
         self._on_ack = on_ack
         self._agents: dict[str, ConnectedAgent] = {}
         self._lost_since: dict[str, datetime] = {}
+        self._clocks: dict[str, ClockOffset] = {}  # kept when a stream ends: the clock goes on as it was
         self._subscribers: list[Callable[[str], None]] = []
         self._next_sync = 0
         self._empty = asyncio.Event()
@@ -113,6 +114,9 @@ class AgentRegistry:
     def confirmed_cursor(self, node: str) -> Cursor | None:
         agent = self._agents.get(node)
         return Cursor(outbox_id=agent.outbox_id, seq=agent.confirmed_seq) if agent is not None else None
+
+    def clock_offset(self, node: str) -> ClockOffset | None:
+        return self._clocks.get(node)
 
     def request(self, nodes: Iterable[str]) -> None:
         now = self._clock()
@@ -146,6 +150,7 @@ class AgentRegistry:
     def forget(self, node: str) -> None:
         """The Node is gone."""
         self._lost_since.pop(node, None)
+        self._clocks.pop(node, None)
 
     def connect(self, agent: ConnectedAgent) -> None:
         older = self._agents.get(agent.node)
@@ -175,6 +180,7 @@ class AgentRegistry:
     def reset(self) -> None:
         """Leadership is lost: what is known here is known by the next leader's streams."""
         self._lost_since.clear()
+        self._clocks.clear()
 
     # What agents say
 
@@ -188,6 +194,7 @@ class AgentRegistry:
         now = self._clock()
         asked_at = agent.asked.pop(heartbeat.sync_id, None) if heartbeat.sync_id else None
         agent.samples = agent.samples.heard(sent_at=sent_at, received_at=now, asked_at=asked_at)
+        self._clocks[agent.node] = agent.clock
         agent.heard_at = now
         agent.foreign_processes = heartbeat.foreign_processes
         if observed is not None:
