@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from nvcre_coordinator.api.job import FailedNode, Job, JobStatus
 from nvcre_coordinator.core.attribution import NodeFacts
+from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.localisation import ProbeResult
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.pods import PodRecord
@@ -70,6 +71,7 @@ class Observed:
     measured: Measured = Measured()
     probes: ProbeProgress | None = None
     tails: Mapping[str, str] = field(default_factory=dict)  # log tails by pod uid
+    log_ends: Mapping[str, LogEnd] | None = None  # of a stalled run, by pod uid; None: not read (yet)
     observing_since: datetime | None = None  # when this coordinator began to lead
     bandwidth_exists: bool = False
     goodput_exists: bool = False
