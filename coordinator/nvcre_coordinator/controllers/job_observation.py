@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -16,11 +16,13 @@ from nvcre_kube.resources import LEASES
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.job import FailedNode, Job
-from nvcre_coordinator.controllers.caches import Caches, Key
+from nvcre_coordinator.controllers.caches import CachedPod, Caches, Key
 from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
+from nvcre_coordinator.core import clock_offset
 from nvcre_coordinator.core.attribution import AgentState, NodeFacts
-from nvcre_coordinator.core.job_conclusion import concluded, ended_at, wants_probes
+from nvcre_coordinator.core.job_conclusion import concluded, ended_at, stalled, wants_probes
+from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import Gone, Observed, Workload
@@ -72,12 +74,14 @@ class JobObserver:
         workload = await self._workload(job)
         watched = group if job.status.terminal and not concluded(job.status) else ()
         nodes = await self._node_facts(run, confirmed, healths, now, leases_of=watched)
+        held = self.held_pods(job)
         seen = Observed(
             job=job,
             workload=workload,
             node_expression_error=self._expression_error(job),
             pods=pods,
-            live_pods=self._live_pods(run),
+            live_pods=sum(1 for pod in held if not pod.record.finished),
+            unschedulable=_unschedulable(held),
             group=group,
             nodes=nodes,
             healths=healths,
@@ -85,10 +89,23 @@ class JobObserver:
             measured=measured_bandwidth(bandwidth),
             probes=self._probes.ensure(job, group) if wants_probes(job) and group else None,
             tails=self._memory.tails(run),
+            log_ends=self._log_ends(run, job),
             observing_since=observing_since,
             bandwidth_exists=bandwidth is not None,
+            goodput_exists=self._caches.has_goodput(job),
+            goodputs=self._caches.goodputs_of(job),
         )
         return seen, blind
+
+    def _log_ends(self, run: Key, job: Job) -> Mapping[str, LogEnd] | None:
+        """What the workers of a stalled run logged last; begun here, where it is first seen to have stalled."""
+        if not stalled(job.status) or concluded(job.status):
+            self._memory.stalls.forget(run)
+            return None
+        workers = [pod for pod in self._caches.pods.by_index("run", f"{run[0]}/{run[1]}") if not pod.record.launcher]
+        template = job.spec.goodput_measurement
+        profile = self._caches.profiles.get(template.log_profile_ref) if template is not None else None
+        return self._memory.stalls.ends(run, workers, profile.view if profile is not None else None)
 
     def run_key(self, job: Job) -> Key:
         return job.metadata.namespace, self._adapter.reference(job).name
@@ -132,18 +149,30 @@ class JobObserver:
                 return str(error)
         return None
 
+    def held_pods(self, job: Job) -> list[CachedPod]:
+        """The pods of the Job's workload that the API server has."""
+        namespace, name = self.run_key(job)
+        return self._caches.pods.by_index("run", f"{namespace}/{name}")
+
     async def _workload(self, job: Job) -> Workload | Gone | None:
-        """None while there is nothing to follow; deletion looks for the workload even when no reference was stored."""
+        """None while there is nothing to follow.
+
+        Deletion and restart look for the workload even when no reference is stored.  Our copy may be the one that a
+        restart has deleted, which has the same name: then the server is asked.
+        """
         deleting = job.metadata.deletion_timestamp is not None
         if not self._adapter.matches(job) or (job.status.terminal and not deleting):
             return None
-        if job.status.workload_ref is None and not deleting:
+        restarts = job.status.restart_count or 0
+        if job.status.workload_ref is None and not deleting and not restarts:
             return None
         namespace, name = self.run_key(job)
         held = self._caches.train_jobs.get(name, namespace)
-        obj: dict[str, Any] | None = held.raw if held is not None and self._adapter.owned(job, held.raw) else None
-        if obj is None:
-            obj = await self._uncached(name, namespace)
+        if job.status.workload_ref is not None and held is not None and self._adapter.owned(job, held.raw):
+            workload = self._adapter.read(held.raw)
+            if workload.restart == restarts:
+                return workload
+        obj = await self._uncached(name, namespace)
         if obj is None or not self._adapter.owned(job, obj):
             return Gone(self._adapter.title(job))
         return self._adapter.read(obj)
@@ -155,10 +184,6 @@ class JobObserver:
             if error.not_found:
                 return None
             raise
-
-    def _live_pods(self, run: Key) -> int:
-        pods = self._caches.pods.by_index("run", f"{run[0]}/{run[1]}")
-        return sum(1 for pod in pods if not pod.record.finished)
 
     def _confirmed(self, node: str, health: NodeHealth | None) -> tuple[AgentState, datetime | None]:
         """Up to when the agent has told everything; nothing yet where our copy of the NodeHealth lags behind."""
@@ -192,6 +217,7 @@ class JobObserver:
                 boot_id=health.boot_id if health is not None else "",
                 lease=lease,
                 blind=health.blind if health is not None else "",
+                clock=self._confirmations.clock_offset(node) or clock_offset.ASSUMED,
             )
         return facts
 
@@ -207,6 +233,12 @@ class JobObserver:
             return datetime.fromisoformat(text) if text else None
         except ValueError:
             return None
+
+
+def _unschedulable(pods: list[CachedPod]) -> str | None:
+    """One pod that cannot be placed is enough; the first by name speaks."""
+    refused = {pod.record.name: pod.unschedulable for pod in pods if pod.unschedulable is not None and not pod.deleting}
+    return refused[min(refused)] if refused else None
 
 
 def group_nodes(job: Job, ran_on: tuple[str, ...]) -> tuple[str, ...]:

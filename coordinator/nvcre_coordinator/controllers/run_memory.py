@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,12 +21,13 @@ from nvcre_coordinator.api import names
 from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.controllers.caches import CachedPod, Key
 from nvcre_coordinator.controllers.pod_logs import LogUnavailableError, read_tail
+from nvcre_coordinator.controllers.stall_logs import StallLogs
 from nvcre_coordinator.core import failure_lines
 from nvcre_coordinator.core.attribution import LeaseWatch
 from nvcre_coordinator.core.failure_lines import LogFinding
 from nvcre_coordinator.core.limits import tail
 from nvcre_coordinator.core.naming import pods_config_map_name
-from nvcre_coordinator.core.pods import PodRecord, RunRecord, decode, encode, remember, with_log
+from nvcre_coordinator.core.pods import PodRecord, RunRecord, decode, encode, end_attempt, remember, with_log
 from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class RunMemory:
         self, client: KubeClient, changed: Callable[[Key], None], wanted: Callable[[Key], bool] = lambda run: True
     ) -> None:
         self._client = client
+        self.stalls = StallLogs(client, changed)
         self._wanted = wanted
         self._changed = changed
         self._runs: dict[Key, _Run] = {}
@@ -78,6 +80,7 @@ class RunMemory:
 
     async def stop(self) -> None:
         """Ends the log reads and forgets everything: another process may lead from here."""
+        await self.stalls.stop()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -85,12 +88,12 @@ class RunMemory:
         self._runs.clear()
 
     def pods(self, run_key: Key, job: Job) -> tuple[PodRecord, ...]:
-        """The run's pods; those of an earlier Job of the same name are older than this one."""
+        """The run's pods, without earlier attempts; those of an earlier Job of the same name are older than this one."""
         created = job.metadata.creation_timestamp
         return tuple(
             pod
             for pod in self._runs.get(run_key, _Run()).record.pods.values()
-            if created is None or pod.created_at is None or pod.created_at >= created - CLOCK_SLACK
+            if not pod.over and (created is None or pod.created_at is None or pod.created_at >= created - CLOCK_SLACK)
         )
 
     def boot_ids(self, run_key: Key) -> dict[str, str]:
@@ -110,8 +113,17 @@ class RunMemory:
         leases[node] = LeaseWatch(renewed_at, now, now) if known is None else known.seen(renewed_at, now)
         return leases[node]
 
+    def end_attempt(self, run_key: Key, *, alive: Set[str], ended: Set[str]) -> None:
+        """The pods so far belong to an attempt that is given up; uids of those that the API server still has."""
+        run = self._runs.get(run_key)
+        if run is None:
+            return
+        run.record = end_attempt(run.record, alive=alive, ended=ended)
+        run.tails = {uid: text for uid, text in run.tails.items() if uid in alive}
+
     def forget(self, run_key: Key) -> None:
         self._runs.pop(run_key, None)
+        self.stalls.forget(run_key)
 
     async def load(self, run_key: Key, job: Job) -> None:
         """What an earlier coordinator remembered; once for each Job."""
@@ -134,7 +146,7 @@ class RunMemory:
     async def save(self, run_key: Key, job: Job) -> None:
         """Writes the ConfigMap when something is new.  The only writer is the leader: last write wins."""
         run = self._runs.get(run_key)
-        if run is None or not run.record.pods:
+        if run is None or not (run.record.pods or run.saved):
             return
         text = encode(run.record)
         if text == run.saved:

@@ -23,6 +23,7 @@ from nvcre_coordinator.core.unhandled_fields import UNMEASURED
 
 CONFIRMATION_LIMIT = timedelta(seconds=15)
 LEASE_LIMIT = timedelta(seconds=30)
+STALL_LOGS_LIMIT = timedelta(seconds=45)  # controllers/stall_logs.py gives up earlier
 PROBE_LIMIT = timedelta(minutes=5)
 SETTLE = timedelta(seconds=2)  # exits of one collective have one-second resolution and arrive one by one
 POLL = timedelta(seconds=15)
@@ -38,6 +39,12 @@ def ended_at(status: JobStatus) -> datetime | None:
         if condition is not None and condition.status is ConditionStatus.TRUE:
             return condition.last_transition_time
     return None
+
+
+def stalled(status: JobStatus) -> bool:
+    """Its pods still ran when it ended: who stopped first is in their logs."""
+    failed = find(status.conditions, ConditionType.FAILED)
+    return failed is not None and failed.status is ConditionStatus.TRUE and failed.reason == Reason.WORKLOAD_STALLED
 
 
 def concluded(status: JobStatus) -> bool:
@@ -202,6 +209,9 @@ def _settling(status: JobStatus, end: datetime, seen: Observed, now: datetime) -
     age = now - end
     if age < SETTLE:
         return SETTLE - age
+    waited = now - max(end, seen.observing_since or end)
+    if stalled(status) and seen.log_ends is None and waited < STALL_LOGS_LIMIT:
+        return CONFIRMATION_POLL
     unread = any(pod.log_wanted for pod in seen.pods)
     return CONFIRMATION_POLL if unread and age < CONFIRMATION_LIMIT else None
 
@@ -216,7 +226,14 @@ def _waiting_for(seen: Observed, patience: timedelta | None, unconfirmed: tuple[
 
 
 def _conclude_failure(seen: Observed, status: JobStatus, end: datetime, stamp: Stamp) -> Decision:
-    run = FailedRun(pods=seen.pods, end=end, group=seen.group, nodes=seen.nodes, deleted=_was_deleted(status))
+    run = FailedRun(
+        pods=seen.pods,
+        end=end,
+        group=seen.group,
+        nodes=seen.nodes,
+        deleted=_was_deleted(status),
+        log_ends=seen.log_ends or {},
+    )
     attribution = attribute_failure(run, status.failed_nodes)
     if status.failure_log is None:
         log = failure_log.build(attribution.culprit, seen.pods, seen.tails)

@@ -32,6 +32,9 @@ class World:
     def confirmed_cursor(self, node: str) -> Cursor | None:
         return self.cursor
 
+    def clock_offset(self, node: str) -> None:
+        return None
+
     async def get(self, resource: Any, name: str, namespace: str) -> Any:
         if resource is TRAIN_JOBS:
             self.meanwhile()
