@@ -35,6 +35,8 @@ class Reason(StrEnum):
     WORKLOAD_ADOPTED = "WorkloadAdopted"
     WORKLOAD_PENDING = "WorkloadPending"
     WORKLOAD_RUNNING = "WorkloadRunning"
+    WORKLOAD_SCHEDULING_BLOCKED = "WorkloadSchedulingBlocked"
+    WORKLOAD_RESTARTING = "WorkloadRestarting"
     WORKLOAD_COMPLETED = "WorkloadCompleted"
     WORKLOAD_FAILED = "WorkloadFailed"
     WORKLOAD_STALLED = "WorkloadStalled"

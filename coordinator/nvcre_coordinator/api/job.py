@@ -135,6 +135,7 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     scheduling_blocked_since: datetime | None = None
     scheduling_resumed_time: datetime | None = None
     restart_count: Int32 | None = None
+    last_restart_time: datetime | None = None
     failure_log: FailureLog | None = None
 
     @property

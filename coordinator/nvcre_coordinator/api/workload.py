@@ -11,7 +11,7 @@ from nvcre_coordinator.api.meta import ObjectMeta
 
 
 class WorkloadCondition(msgspec.Struct, frozen=True, rename="camel"):
-    """A condition somebody else wrote: read leniently."""
+    """A condition somebody else wrote, on a TrainJob or a Pod: read leniently."""
 
     type: str
     status: str
@@ -87,6 +87,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = "Pending"
     start_time: datetime | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
+    conditions: tuple[WorkloadCondition, ...] | None = None
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -97,6 +98,18 @@ class Pod(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[str, str]:
         return self.metadata.namespace, self.metadata.name
+
+    @property
+    def unschedulable(self) -> str | None:
+        """What the scheduler says of a pod that it cannot place; None for a pod that it may still look at."""
+        if self.spec.node_name:
+            return None
+        refusals = [
+            each
+            for each in self.status.conditions or ()
+            if (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
+        ]
+        return refusals[0].message if refusals else None
 
     @property
     def containers(self) -> tuple[ContainerStatus, ...]:

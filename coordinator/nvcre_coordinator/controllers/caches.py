@@ -14,15 +14,25 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from nvcre_kube.client import KubeClient
 from nvcre_kube.informer import Informer
-from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, JOBS, LOG_PROFILES, NODE_HEALTHS, NODES, PODS, TRAIN_JOBS
+from nvcre_kube.resources import (
+    BANDWIDTH_MEASUREMENTS,
+    GOODPUT_MEASUREMENTS,
+    JOBS,
+    LOG_PROFILES,
+    NODE_HEALTHS,
+    NODES,
+    PODS,
+    TRAIN_JOBS,
+)
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.log_profile import LogProfile
-from nvcre_coordinator.api.measurement import BandwidthMeasurement
+from nvcre_coordinator.api.measurement import BandwidthMeasurement, GoodputMeasurement
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.api.workload import Node, Pod, node_from_json
-from nvcre_coordinator.core.naming import workload_name
+from nvcre_coordinator.core.limits import clip
+from nvcre_coordinator.core.naming import goodput_measurement_name, workload_name
 from nvcre_coordinator.core.node_health import NodeHealth, node_health, version_of
 from nvcre_coordinator.core.pods import PodRecord, observe
 
@@ -31,6 +41,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Key = tuple[str, str]
 """(namespace, name)"""
+
+DIAGNOSIS_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +69,8 @@ class CachedPod:
     record: PodRecord
     containers: tuple[str, ...]
     waiting: str  # why the first container waits, such as CrashLoopBackOff
+    deleting: bool = False
+    unschedulable: str | None = None  # what the scheduler says when it cannot place the pod
 
     @property
     def run_key(self) -> Key:
@@ -75,6 +89,7 @@ def cached_pod(obj: dict[str, Any]) -> CachedPod:
         return CachedPod(
             metadata.get("namespace", ""), "", PodRecord(metadata["name"], metadata.get("uid", "")), (), ""
         )
+    refusal = pod.unschedulable
     waits = [container.state.waiting.reason or "" for container in pod.containers if container.state.waiting]
     return CachedPod(
         namespace=pod.metadata.namespace,
@@ -82,6 +97,8 @@ def cached_pod(obj: dict[str, Any]) -> CachedPod:
         record=observe(pod),
         containers=tuple(container.name for container in pod.containers),
         waiting=waits[0] if waits else "",
+        deleting=pod.metadata.deletion_timestamp is not None,
+        unschedulable=None if refusal is None else clip(refusal, DIAGNOSIS_BYTES),
     )
 
 
@@ -105,7 +122,9 @@ def _tolerant(obj: dict[str, Any], read: Callable[[], T]) -> T | None:
         return None
 
 
-_RESOURCES = ("jobs", "trainjobs", "pods", "nodes", "nodehealths", "bandwidthmeasurements", "logprofiles")
+_RESOURCES = (
+    "jobs", "trainjobs", "pods", "nodes", "nodehealths", "bandwidthmeasurements", "goodputmeasurements", "logprofiles"
+)  # fmt: skip
 
 
 class Caches:
@@ -136,13 +155,28 @@ class Caches:
             convert=lambda obj: cached(obj, BandwidthMeasurement),
             indexers={"job": _measured_job},
         )
+        self.goodputs: Informer[Cached[GoodputMeasurement]] = Informer(
+            client,
+            GOODPUT_MEASUREMENTS,
+            convert=lambda obj: cached(obj, GoodputMeasurement),
+            indexers={"job": _measured_job},
+        )
         self.profiles: Informer[Cached[LogProfile]] = Informer(
             client, LOG_PROFILES, convert=lambda obj: cached(obj, LogProfile)
         )
 
     @property
     def _all(self) -> tuple[Informer[Any], ...]:
-        return self.jobs, self.train_jobs, self.pods, self.nodes, self.healths, self.bandwidths, self.profiles
+        return (
+            self.jobs,
+            self.train_jobs,
+            self.pods,
+            self.nodes,
+            self.healths,
+            self.bandwidths,
+            self.goodputs,
+            self.profiles,
+        )
 
     @property
     def unsynced(self) -> tuple[str, ...]:
@@ -168,18 +202,37 @@ class Caches:
         return found[0].key if found else None
 
     def bandwidth_of(self, job: Job) -> BandwidthMeasurement | None:
-        """The Job's own measurement before one that a person made; never that of an earlier Job of the same name."""
-        candidates = [
-            item.view
-            for item in self.bandwidths.by_index("job", f"{job.metadata.namespace}/{job.metadata.name}")
-            if item.view is not None
-            and item.view.metadata.annotations.get(names.ANNOTATION_JOB_UID, job.metadata.uid) == job.metadata.uid
-        ]
-        own = [item for item in candidates if names.ANNOTATION_JOB_UID in item.metadata.annotations]
-        return next(iter(own or candidates), None)
+        return next(iter(_of_job(self.bandwidths, job)), None)
+
+    def goodputs_of(self, job: Job) -> tuple[GoodputMeasurement, ...]:
+        return _of_job(self.goodputs, job)
+
+    def has_goodput(self, job: Job) -> bool:
+        """Is the Job's own measurement there, readable or not?"""
+        held = self.goodputs.get(goodput_measurement_name(job.metadata.name), job.metadata.namespace)
+        if held is None:
+            return False
+        annotations = held.raw["metadata"].get("annotations") or {}
+        return bool(annotations.get(names.ANNOTATION_JOB_UID, job.metadata.uid) == job.metadata.uid)
 
 
-def _measured_job(item: Cached[BandwidthMeasurement]) -> list[str]:
+M = TypeVar("M", BandwidthMeasurement, GoodputMeasurement)
+
+
+def _of_job(informer: Informer[Cached[M]], job: Job) -> tuple[M, ...]:
+    """The Job's own measurement before those that a person made; never that of an earlier Job of the same name."""
+    found = [
+        item.view
+        for item in informer.by_index("job", f"{job.metadata.namespace}/{job.metadata.name}")
+        if item.view is not None
+        and item.view.metadata.annotations.get(names.ANNOTATION_JOB_UID, job.metadata.uid) == job.metadata.uid
+    ]
+    return tuple(
+        sorted(found, key=lambda item: (names.ANNOTATION_JOB_UID not in item.metadata.annotations, item.metadata.name))
+    )
+
+
+def _measured_job(item: Cached[M]) -> list[str]:
     if item.view is None or item.view.spec.job_ref is None:
         return []
     return [f"{item.key[0]}/{item.view.spec.job_ref.name}"]

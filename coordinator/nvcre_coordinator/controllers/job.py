@@ -33,6 +33,7 @@ from nvcre_coordinator.core.health_verdicts import evidence, late_incidents
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.node_health import NodeHealth
+from nvcre_coordinator.core.observed import Action
 from nvcre_coordinator.detectors import Blindness
 from nvcre_coordinator.detectors.agent import AgentDetector
 from nvcre_coordinator.detectors.cel import CelDetector
@@ -93,6 +94,7 @@ class JobController:
         caches.healths.add_handler(self._health_changed)
         caches.nodes.add_handler(self._node_changed)
         caches.bandwidths.add_handler(self._measurement_changed)
+        caches.goodputs.add_handler(self._measurement_changed)
         confirmations.subscribe(self._confirmed)
         probes.subscribe(lambda namespace, name: self._enqueue((namespace, name)))
 
@@ -139,6 +141,8 @@ class JobController:
                 continue
             self._announce(job, written, blind)
             self._watch_nodes(key, written, seen.group)
+            if Action.END_ATTEMPT in decision.actions and written.view is not None:
+                self._end_attempt(written.view)
             if not written.view or not concluded(written.view.status):
                 await self._save_memory(written)
             again = await self._actions.carry_out(written, decision)
@@ -194,6 +198,15 @@ class JobController:
             await self._memory.save(self._observer.run_key(job.view), job.view)
         except ApiError as error:  # evidence for a restart only: the run itself goes on
             logger.warning("pods not remembered namespace=%s job=%s error=%r", *job.key, str(error))
+
+    def _end_attempt(self, job: Job) -> None:
+        """A workload that waits in a queue may have been admitted meanwhile: its living pods are the next attempt's."""
+        held = self._observer.held_pods(job)
+        alive = {pod.record.uid for pod in held if not pod.deleting and not pod.record.finished}
+        if job.status.workload_ref is None:
+            alive = set()
+        ended = {pod.record.uid for pod in held} - alive
+        self._memory.end_attempt(self._observer.run_key(job), alive=alive, ended=ended)
 
     # Telling
 
@@ -351,6 +364,7 @@ class JobController:
         self._awaiting.discard(key)
         self._written.pop(key, None)
         self._memory.forget((key[0], workload_name(key[1])))
+        self._actions.forget(key)
         self._metrics.drop_job(*key)
         if len(self._told) > MOST_TOLD:
             self._told.clear()  # an Event too many is better than memory that only grows

@@ -1,11 +1,12 @@
 """Carries out what core/job_lifecycle.py decided about a Job: finalizer, workload, measurements, overflow ConfigMap.
 
-A workload that cannot be created is never the end of the Job (a webhook may refuse it until its runtime exists): a
-Warning event, and another try with growing delay.
+A workload that the server refuses is never the end of the Job (a webhook may do so until its runtime exists): the
+condition says so in the server's words, and there is another try with growing delay.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, CONFIG_MAPS, GOODPUT_ME
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import Reason
-from nvcre_coordinator.api.job import FailedNode, Job
+from nvcre_coordinator.api.job import FailedNode, Job, JobStatus
 from nvcre_coordinator.api.measurement import BandwidthMeasurementSpec, GoodputMeasurementSpec, JobRef
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, Key, cached
@@ -29,7 +30,7 @@ from nvcre_coordinator.core.naming import (
     blamed_config_map_name,
     goodput_measurement_name,
 )
-from nvcre_coordinator.core.observed import Action, Decision
+from nvcre_coordinator.core.observed import Action, Decision, ProgressReset
 from nvcre_coordinator.core.unhandled_fields import unhandled
 from nvcre_coordinator.metrics import JobMetrics
 from nvcre_coordinator.workloads import WorkloadAdapter
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_DELAY = timedelta(seconds=1)
 LONGEST_DELAY = timedelta(seconds=60)
+RESET_AGAIN = timedelta(seconds=2)
 CONFLICT_ATTEMPTS = 5
 
 
@@ -48,6 +50,14 @@ class Outcome:
 
     job: Cached[Job] | None = None
     look_again: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """A workload that was not created, and when it is tried again: in the event loop's time."""
+
+    delay: timedelta
+    next_try: float
 
 
 class JobActions:
@@ -64,11 +74,12 @@ class JobActions:
         self._events = events
         self._metrics = metrics
         self._clock = clock
-        self._failures: dict[Key, int] = {}
-        self._goodput_made: set[str] = set()
+        self._refused: dict[Key, _Refused] = {}
 
     async def carry_out(self, job: Cached[Job], decision: Decision) -> Outcome:
         outcome = Outcome()
+        if decision.progress_reset is not None and not await self._reset_progress(job, decision.progress_reset):
+            outcome = Outcome(look_again=RESET_AGAIN)
         for action in decision.actions:
             match action:
                 case Action.ADD_FINALIZER:
@@ -78,13 +89,13 @@ class JobActions:
                 case Action.CREATE_WORKLOAD:
                     outcome = await self._create_workload(job)
                 case Action.DELETE_WORKLOAD:
-                    await self._delete_workload(job)
+                    await self._delete_workload(job, decision.doomed)
                 case Action.CREATE_BANDWIDTH_MEASUREMENT:
                     await self._create_bandwidth(job)
                 case Action.CREATE_GOODPUT_MEASUREMENT:
                     await self._create_goodput(job)
-                case Action.REQUEST_CONFIRMATIONS:
-                    pass  # the controller asks: it holds the interface
+                case Action.REQUEST_CONFIRMATIONS | Action.END_ATTEMPT:
+                    pass  # the controller's: it holds the interface and the memory of the run
         if decision.overflow:
             await self._write_overflow(job, decision.overflow)
         return outcome
@@ -98,23 +109,35 @@ class JobActions:
             if not (error.conflict or error.not_found):  # a newer version is on its way and is looked at again
                 raise
 
+    def forget(self, key: Key) -> None:
+        self._refused.pop(key, None)
+
     async def _create_workload(self, job: Cached[Job]) -> Outcome:
         assert job.view is not None
+        now = asyncio.get_running_loop().time()
+        refused = self._refused.get(job.key)
+        if refused is not None and refused.next_try > now:
+            return Outcome(look_again=timedelta(seconds=refused.next_try - now))
         adopted = False
         try:
             await self._client.create(self._adapter.resource, self._adapter.build(job.view), job.key[0])
         except ApiError as error:
             if not (error.already_exists and await self._is_ours(job.view)):
-                return self._creation_failed(job, error)
+                return await self._creation_failed(job, error)
             adopted = True
-        self._failures.pop(job.key, None)
+        self._refused.pop(job.key, None)
         if not adopted:
             self._metrics.workloads_created.labels(*_labels(job.view)).inc()
-            if note := unhandled(job.raw.get("spec") or {}):
+            if not job.view.status.restart_count and (note := unhandled(job.raw.get("spec") or {})):
                 self._events.record(job.raw, type="Warning", reason=Reason.FIELDS_WITHOUT_EFFECT, note=note)
-        return Outcome(await self._record_created(job, adopted=adopted))
+
+        def created(current: Job) -> JobStatus:
+            return job_lifecycle.created(current, self._adapter.reference(current), self._clock(), adopted=adopted)
+
+        return Outcome(await self._record(job, created))
 
     async def _is_ours(self, job: Job) -> bool:
+        """The workload of this Job and of this restart."""
         reference = self._adapter.reference(job)
         try:
             obj = await self._client.get(self._adapter.resource, reference.name, job.metadata.namespace)
@@ -122,25 +145,31 @@ class JobActions:
             if error.not_found:
                 return False
             raise
-        return self._adapter.owned(job, obj)
+        return self._adapter.owned(job, obj) and self._adapter.read(obj).restart == (job.status.restart_count or 0)
 
-    def _creation_failed(self, job: Cached[Job], error: ApiError) -> Outcome:
+    async def _creation_failed(self, job: Cached[Job], error: ApiError) -> Outcome:
         assert job.view is not None
-        failures = self._failures.get(job.key, 0)
-        self._failures[job.key] = failures + 1
-        delay = min(LONGEST_DELAY, FIRST_DELAY * 2 ** min(failures, 6))
-        note = f"Workload {self._adapter.title(job.view)} could not be created, trying again: {error.message}"
-        self._events.record(job.raw, type="Warning", reason=Reason.WORKLOAD_CREATION_ERROR, note=note)
-        logger.warning("workload not created namespace=%s job=%s error=%r", *job.key, str(error))
-        return Outcome(look_again=delay)
+        title = self._adapter.title(job.view)
+        before = self._refused.get(job.key)
+        delay = FIRST_DELAY if before is None else min(LONGEST_DELAY, before.delay * 2)
+        self._refused[job.key] = _Refused(delay, asyncio.get_running_loop().time() + delay.total_seconds())
 
-    async def _record_created(self, job: Cached[Job], *, adopted: bool) -> Cached[Job] | None:
-        """workloadRef and condition in one write; when it is lost, the next reconcile adopts the workload."""
+        def not_created(current: Job) -> JobStatus:
+            return job_lifecycle.not_created(current, title, error.message, self._clock())
+
+        return Outcome(await self._record(job, not_created), look_again=delay)
+
+    async def _record(self, job: Cached[Job], change: Callable[[Job], JobStatus]) -> Cached[Job] | None:
+        """What became of a creation; where the write is lost, the next reconcile finds the workload and adopts it."""
+        restarts = job.view.status.restart_count if job.view is not None else None
         for _ in range(CONFLICT_ATTEMPTS):
             assert job.view is not None
-            if job.view.status.workload_ref is not None or job.view.status.terminal:
+            known = job.view.status
+            if known.workload_ref is not None or known.terminal or known.restart_count != restarts:
                 return None
-            status = job_lifecycle.created(job.view, self._adapter.reference(job.view), self._clock(), adopted=adopted)
+            status = change(job.view)
+            if status == known:
+                return None
             try:
                 body = {**job.raw, "status": to_json(status)}
                 return cached(await self._client.update_status(JOBS, body), Job)
@@ -157,14 +186,35 @@ class JobActions:
                 raise
         return None
 
-    async def _delete_workload(self, job: Cached[Job]) -> None:
+    async def _delete_workload(self, job: Cached[Job], uid: str) -> None:
+        """This one only: one of the same name that was created meanwhile stays."""
         assert job.view is not None
         name = self._adapter.reference(job.view).name
         try:
-            await self._client.delete(self._adapter.resource, name, job.key[0], propagation="Background")
+            await self._client.delete(
+                self._adapter.resource, name, job.key[0], uid=uid or None, propagation="Background"
+            )
         except ApiError as error:
-            if not error.not_found:
+            if not (error.not_found or error.conflict):
                 raise
+
+    async def _reset_progress(self, job: Cached[Job], reset: ProgressReset) -> bool:
+        """Best effort, and done again for as long as a measurement tells of an attempt that is over."""
+        start = to_json(reset.start) if reset.start is not None else None
+        cleared = {"lastStepTimestamp": None, "avgStepTimeSec": None, "applicationStartTime": None, "startTime": start}
+        done = True
+        for name in reset.measurements:
+            try:
+                await self._client.merge_patch(
+                    GOODPUT_MEASUREMENTS, name, {"status": cleared}, job.key[0], subresource="status"
+                )
+            except ApiError as error:
+                if not error.not_found:
+                    done = False
+                    logger.warning(
+                        "progress not reset namespace=%s measurement=%s error=%r", job.key[0], name, str(error)
+                    )
+        return done
 
     async def _create_bandwidth(self, job: Cached[Job]) -> None:
         assert job.view is not None
@@ -189,7 +239,7 @@ class JobActions:
         """Measuring goodput is a later stage: the object is there, and no finalizer, because nobody would remove it."""
         assert job.view is not None
         template = job.view.spec.goodput_measurement
-        if template is None or job.view.metadata.uid in self._goodput_made:
+        if template is None:
             return
         spec = GoodputMeasurementSpec(
             log_profile_ref=template.log_profile_ref,
@@ -197,12 +247,11 @@ class JobActions:
             sample_interval=template.sample_interval or "60s",
         )
         name = goodput_measurement_name(job.key[1])
-        if await self._create_measurement(job, GOODPUT_MEASUREMENTS, name, to_json(spec), None):
-            self._goodput_made.add(job.view.metadata.uid)
+        await self._create_measurement(job, GOODPUT_MEASUREMENTS, name, to_json(spec), None)
 
     async def _create_measurement(
         self, job: Cached[Job], resource: Resource, name: str, spec: dict[str, Any], finalizer: str | None
-    ) -> bool:
+    ) -> None:
         """Non-fatal: the run goes on without a measurement, and the next reconcile tries again."""
         assert job.view is not None
         metadata: dict[str, Any] = {
@@ -219,12 +268,10 @@ class JobActions:
             await self._client.create(resource, body, job.key[0])
         except ApiError as error:
             if error.already_exists:  # not in our cache yet, or of an earlier Job and about to be collected
-                return True
+                return
             note = f"{resource.kind} {name} could not be created: {error.message}"
             self._events.record(job.raw, type="Warning", reason=Reason.MEASUREMENT_CREATION_ERROR, note=note)
             logger.warning("measurement not created namespace=%s job=%s error=%r", *job.key, str(error))
-            return False
-        return True
 
     async def _write_overflow(self, job: Cached[Job], entries: tuple[FailedNode, ...]) -> None:
         assert job.view is not None

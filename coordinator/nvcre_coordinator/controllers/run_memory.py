@@ -88,7 +88,7 @@ class RunMemory:
         self._runs.clear()
 
     def pods(self, run_key: Key, job: Job) -> tuple[PodRecord, ...]:
-        """The run's pods, without earlier attempts; those of an earlier Job of the same name are older than this one."""
+        """The run's pods: of this Job (an earlier one of its name has older pods), not of an attempt given up."""
         created = job.metadata.creation_timestamp
         return tuple(
             pod

@@ -81,16 +81,27 @@ _ANNOUNCED = {
 
 
 def flips(before: Iterable[Condition], after: Iterable[Condition]) -> tuple[Event, ...]:
-    """One Event a flip to True, and one the first time the thresholds are met; changes of a reason alone make none."""
+    """One Event a flip to True, and one the first time the thresholds are met; changes of a reason alone make none.
+
+    Except that a refused workload is told in the words of each refusal, and when it could be created after all.
+    """
     before = tuple(before)
     events: list[Event] = []
     for condition in after:
         if condition.type not in _ANNOUNCED:
             continue
         old = find(before, condition.type)
-        if condition.status is ConditionStatus.TRUE and (old is None or old.status is not ConditionStatus.TRUE):
-            warning = _ANNOUNCED[ConditionType(condition.type)] == "Warning"
+        if condition.status is ConditionStatus.TRUE and (
+            old is None or old.status is not ConditionStatus.TRUE or _other_refusal(old, condition)
+        ):
+            refused = condition.reason == Reason.WORKLOAD_CREATION_ERROR
+            warning = refused or _ANNOUNCED[ConditionType(condition.type)] == "Warning"
             events.append(Event("Warning" if warning else "Normal", condition.reason, condition.message))
         elif condition.reason == Reason.THRESHOLDS_MET and (old is None or old.reason != condition.reason):
             events.append(Event("Normal", condition.reason, condition.message))
     return tuple(events)
+
+
+def _other_refusal(old: Condition, new: Condition) -> bool:
+    refusals = Reason.WORKLOAD_CREATION_ERROR in (old.reason, new.reason)
+    return refusals and (old.reason, old.message) != (new.reason, new.message)

@@ -24,10 +24,10 @@ def decide(seen: Observed, now: datetime) -> Decision:
         return Decision(status)
     remaining = barrier_ends(seen) - now
     waiting = isinstance(seen.workload, Workload) or seen.live_pods > 0
-    delete = (Action.DELETE_WORKLOAD,) if isinstance(seen.workload, Workload) else ()
+    delete, doomed = ((Action.DELETE_WORKLOAD,), seen.workload.uid) if isinstance(seen.workload, Workload) else ((), "")
     if waiting and remaining > timedelta(0):
-        return Decision(status, delete, min(remaining, LOOK_AGAIN))
-    return Decision(status, (*delete, Action.REMOVE_FINALIZER))
+        return Decision(status, delete, min(remaining, LOOK_AGAIN), doomed=doomed)
+    return Decision(status, (*delete, Action.REMOVE_FINALIZER), doomed=doomed)
 
 
 def barrier_ends(seen: Observed) -> datetime:

@@ -1,12 +1,14 @@
 """A Job's life: what its status becomes and what is done next, from what is observed and the time.
 
-Create the workload, follow it, note hardware evidence at once, end in Succeeded or Failed at once, then conclude
-(core/job_conclusion.py): thresholds and attribution, when the agents have confirmed everything up to the end.  A
-terminal Job never leaves its state; entries of failedNodes are only ever added.  Deletion is core/job_deletion.py.
+Create the workload, follow it (core/scheduling_block.py, core/stall.py), note hardware evidence at once, restart from a
+checkpoint (core/restart.py) or end in Succeeded or Failed at once, then conclude (core/job_conclusion.py): thresholds
+and attribution, when the agents have confirmed everything up to the end.  A terminal Job never leaves its state;
+entries of failedNodes are only ever added.  Deletion is core/job_deletion.py.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -15,12 +17,13 @@ from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find, is_true
 from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStatus, WorkloadRef
 from nvcre_coordinator.api.meta import second
-from nvcre_coordinator.core import job_conclusion, job_deletion, limits, thresholds
+from nvcre_coordinator.core import job_conclusion, job_deletion, limits, restart, scheduling_block, stall, thresholds
 from nvcre_coordinator.core.conditions import Stamp, execution, put
 from nvcre_coordinator.core.naming import blamed_config_map_name
 from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed, Workload, WorkloadPhase
 
 SAFETY_NET = timedelta(seconds=15)
+JUST_AFTER = timedelta(milliseconds=10)
 
 
 def decide(seen: Observed, now: datetime) -> Decision:
@@ -35,11 +38,9 @@ def decide(seen: Observed, now: datetime) -> Decision:
     status = with_hardware(decision.status, seen.hardware, stamp)
     actions = (*decision.actions, *_missing_measurements(seen, status))
     if not status.terminal:
-        return _bounded(seen, Decision(status, actions, decision.requeue_after))
+        return _bounded(seen, replace(decision, status=status, actions=actions))
     concluded = job_conclusion.conclude(seen, status, stamp)
-    return _bounded(
-        seen, Decision(concluded.status, (*actions, *concluded.actions), concluded.requeue_after, concluded.unconfirmed)
-    )
+    return _bounded(seen, replace(concluded, actions=(*actions, *concluded.actions)))
 
 
 def created(job: Job, ref: WorkloadRef, now: datetime, *, adopted: bool) -> JobStatus:
@@ -51,40 +52,106 @@ def created(job: Job, ref: WorkloadRef, now: datetime, *, adopted: bool) -> JobS
         else (Reason.WORKLOAD_CREATED, f"Workload {title} created and is starting")
     )
     stamp = Stamp(now, job.metadata.generation)
-    conditions = execution(job.status.conditions, ConditionType.IN_PROGRESS, reason, message, stamp)
-    return msgspec.structs.replace(job.status, conditions=conditions, workload_ref=ref)
+    status = _execution(job.status, ConditionType.IN_PROGRESS, reason, message, stamp)
+    return msgspec.structs.replace(status, workload_ref=ref)
+
+
+def not_created(job: Job, title: str, refusal: str, now: datetime) -> JobStatus:
+    """The server refused the workload, in its words: a webhook may do so until the runtime exists, so it is no end."""
+    message = f"Workload {title} could not be created, trying again: {refusal}"
+    stamp = Stamp(now, job.metadata.generation)
+    return _execution(job.status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_CREATION_ERROR, message, stamp)
 
 
 def _progress(seen: Observed, stamp: Stamp) -> Decision:
     status = seen.job.status
     if status.workload_ref is None:
-        mistaken = _refuse(seen, stamp)
-        return Decision(mistaken) if mistaken is not None else Decision(status, (Action.CREATE_WORKLOAD,))
+        if (mistaken := _refuse(seen, stamp)) is not None:
+            return Decision(mistaken)
+        if restart.number(status):
+            return restart.proceed(seen, stamp.now)
+        return Decision(status, (Action.CREATE_WORKLOAD,))
     if seen.workload is None:
         return Decision(status, requeue_after=SAFETY_NET)
-    followed = _follow(status, seen.workload, stamp)
-    return Decision(followed, requeue_after=None if followed.terminal else SAFETY_NET)
+    return _follow(seen, seen.workload, stamp)
 
 
-def _follow(status: JobStatus, workload: Workload | Gone, stamp: Stamp) -> JobStatus:
+def _follow(seen: Observed, workload: Workload | Gone, stamp: Stamp) -> Decision:
     match workload:
         case Gone(sentence=sentence):
-            kind, reason, text = ConditionType.FAILED, Reason.WORKLOAD_FAILED, sentence
+            return _failed(seen, Reason.WORKLOAD_FAILED, sentence, stamp)
         case Workload(phase=WorkloadPhase.FAILED, title=title, message=message):
             text = f"Workload {title} failed: {message}" if message else f"Workload {title} has failed"
-            kind, reason = ConditionType.FAILED, Reason.WORKLOAD_FAILED
+            return _failed(seen, Reason.WORKLOAD_FAILED, text, stamp)
         case Workload(phase=WorkloadPhase.SUCCEEDED, title=title, message=message):
             text = f"Workload {title} completed: {message}" if message else f"Workload {title} completed successfully"
-            kind, reason = ConditionType.SUCCEEDED, Reason.WORKLOAD_COMPLETED
-        case Workload(phase=WorkloadPhase.PENDING, title=title, message=message):
-            text = f"Workload {title} is pending: {message}"
-            kind, reason = ConditionType.IN_PROGRESS, Reason.WORKLOAD_PENDING
-        case Workload(title=title, message=message):
-            text = f"Workload {title} is held up: {message}" if message else f"Workload {title} is running"
-            kind, reason = ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING
-            if status.workload_start_time is None:
-                status = msgspec.structs.replace(status, workload_start_time=second(stamp.now))
-    return _execution(status, kind, reason, text, stamp)
+            succeeded = ConditionType.SUCCEEDED, Reason.WORKLOAD_COMPLETED
+            return Decision(_execution(seen.job.status, *succeeded, text, stamp))
+        case Workload(phase=WorkloadPhase.PENDING):
+            return _pending(seen, workload, stamp)
+        case Workload():
+            return _running(seen, workload, stamp)
+
+
+def _failed(seen: Observed, reason: Reason, message: str, stamp: Stamp) -> Decision:
+    """Failed, or the first step of a restart: then nobody is blamed, and the log is not kept."""
+    status, checkpoint = seen.job.status, seen.job.spec.checkpoint
+    if checkpoint is None or not restart.allowed(seen.job, seen.goodputs):
+        return Decision(_execution(status, ConditionType.FAILED, reason, message, stamp))
+    status = restart.begun(status, stamp.now)
+    budget = f"restart {restart.number(status)}/{checkpoint.max_restarts}"
+    text = f"Restarting workload from checkpoint ({budget}): {message}"
+    status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_RESTARTING, text, stamp)
+    return restart.proceed(replace(seen, job=msgspec.structs.replace(seen.job, status=status)), stamp.now)
+
+
+def _pending(seen: Observed, workload: Workload, stamp: Stamp) -> Decision:
+    """Held back: no clock runs.  A running workload that is suspended again was preempted, which is no failure."""
+    text = f"Workload {workload.title} is pending: {workload.message}"
+    status = msgspec.structs.replace(
+        seen.job.status, workload_start_time=None, scheduling_blocked_since=None, scheduling_resumed_time=None
+    )
+    status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_PENDING, text, stamp)
+    reset = restart.progress_reset(seen.goodputs, None)
+    return Decision(status, (Action.END_ATTEMPT,), SAFETY_NET, progress_reset=reset)
+
+
+def _running(seen: Observed, workload: Workload, stamp: Stamp) -> Decision:
+    if seen.unschedulable is not None:
+        return _scheduling_blocked(seen, workload, seen.unschedulable, stamp)
+    status = scheduling_block.resumed(seen.job.status, stamp.now)
+    job = msgspec.structs.replace(seen.job, status=status)
+    clock = stall.clock(job, next(iter(seen.goodputs), None))
+    if clock is not None and clock.stalled(stamp.now):
+        message = f"Workload {workload.title} stalled: {clock.sentence(stamp.now)}"
+        return _failed(replace(seen, job=job), Reason.WORKLOAD_STALLED, message, stamp)
+    if status.workload_start_time is None:
+        status = msgspec.structs.replace(status, workload_start_time=second(stamp.now))
+    status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING, _running_text(workload), stamp)
+    return Decision(status, requeue_after=SAFETY_NET if clock is None else _no_later_than(clock.left_s(stamp.now)))
+
+
+def _scheduling_blocked(seen: Observed, workload: Workload, diagnosis: str, stamp: Stamp) -> Decision:
+    """No stall, and no clock that starts, until every pod has a node; within the grace the reason stays."""
+    status = scheduling_block.blocked(seen.job.status, stamp.now)
+    left = scheduling_block.grace_left(status, seen.job.spec.scheduling_stall_grace_seconds, stamp.now).total_seconds()
+    current = find(status.conditions, ConditionType.IN_PROGRESS)
+    if left <= 0:
+        reason, text = Reason.WORKLOAD_SCHEDULING_BLOCKED, diagnosis
+        status = _execution(status, ConditionType.IN_PROGRESS, reason, text, stamp)
+    elif current is not None and current.reason == Reason.WORKLOAD_PENDING:  # it is admitted, so that is over
+        text = _running_text(workload)
+        status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING, text, stamp)
+    return Decision(status, requeue_after=_no_later_than(left) if left > 0 else SAFETY_NET)
+
+
+def _running_text(workload: Workload) -> str:
+    return f"Workload {workload.title} " + (f"is held up: {workload.message}" if workload.message else "is running")
+
+
+def _no_later_than(seconds: float) -> timedelta:
+    """When the moment has just passed, or the safety net."""
+    return min(SAFETY_NET, timedelta(seconds=min(seconds, SAFETY_NET.total_seconds())) + JUST_AFTER)
 
 
 def _refuse(seen: Observed, stamp: Stamp) -> JobStatus | None:
@@ -180,4 +247,4 @@ def _bounded(seen: Observed, decision: Decision) -> Decision:
         told = msgspec.structs.replace(known, message=f"{limits.clip(known.message, 1024)}; {place}")
         conditions = tuple(told if condition is known else condition for condition in status.conditions)
         status = msgspec.structs.replace(status, conditions=conditions)
-    return Decision(status, decision.actions, decision.requeue_after, decision.unconfirmed, overflow)
+    return replace(decision, status=status, overflow=overflow)

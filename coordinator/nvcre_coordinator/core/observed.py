@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from nvcre_coordinator.api.job import FailedNode, Job, JobStatus
+from nvcre_coordinator.api.measurement import GoodputMeasurement
 from nvcre_coordinator.core.attribution import NodeFacts
 from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.localisation import ProbeResult
@@ -29,6 +30,8 @@ class Workload:
     title: str
     phase: WorkloadPhase
     message: str = ""
+    uid: str = ""
+    restart: int = 0  # which restart of its Job this is
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Observed:
     node_expression_error: str | None = None
     pods: tuple[PodRecord, ...] = ()
     live_pods: int = 0  # pods in the cache that have not finished
+    unschedulable: str | None = None  # what the scheduler says of a pod that it cannot place
     group: tuple[str, ...] = ()
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     healths: Mapping[str, NodeHealth] = field(default_factory=dict)
@@ -75,6 +79,7 @@ class Observed:
     observing_since: datetime | None = None  # when this coordinator began to lead
     bandwidth_exists: bool = False
     goodput_exists: bool = False
+    goodputs: tuple[GoodputMeasurement, ...] = ()  # all that refer to the Job, its own one first
 
 
 class Action(StrEnum):
@@ -82,9 +87,18 @@ class Action(StrEnum):
     REMOVE_FINALIZER = "RemoveFinalizer"
     CREATE_WORKLOAD = "CreateWorkload"
     DELETE_WORKLOAD = "DeleteWorkload"
+    END_ATTEMPT = "EndAttempt"  # what the pods seen so far did is no cause of what comes
     CREATE_BANDWIDTH_MEASUREMENT = "CreateBandwidthMeasurement"
     CREATE_GOODPUT_MEASUREMENT = "CreateGoodputMeasurement"
     REQUEST_CONFIRMATIONS = "RequestConfirmations"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReset:
+    """GoodputMeasurements that tell of an attempt that is given up, and the start they get instead."""
+
+    measurements: tuple[str, ...]
+    start: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +110,5 @@ class Decision:
     requeue_after: timedelta | None = None
     unconfirmed: tuple[str, ...] = ()  # nodes of REQUEST_CONFIRMATIONS
     overflow: tuple[FailedNode, ...] = ()  # entries for the ConfigMap, beyond the status' budget
+    doomed: str = ""  # uid of the workload of DELETE_WORKLOAD
+    progress_reset: ProgressReset | None = None

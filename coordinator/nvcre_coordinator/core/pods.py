@@ -144,8 +144,8 @@ def last_attempt(pods: Iterable[PodRecord]) -> tuple[PodRecord, ...]:
 def end_attempt(run: RunRecord, *, alive: Set[str], ended: Set[str]) -> RunRecord:
     """The attempt is given up: nothing that its pods did or do from here is a cause of what the next one does.
 
-    `alive` and `ended` are the uids of the pods that the API server still has; an ended one may come by once more and is
-    marked, one that is gone will not and is forgotten.  The boot ids start anew with the next attempt.
+    `alive` and `ended` are the uids of the pods that the API server still has: an ended one may come by once more and
+    is marked, one that is gone will not and is forgotten.  The boot ids start anew with the next attempt.
     """
     pods = {
         uid: pod if uid in alive else msgspec.structs.replace(pod, over=True)

@@ -14,9 +14,9 @@ UNMEASURED = frozenset({GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME})
 """Threshold keys that nothing gives a value to."""
 
 _FIELDS = {
-    "stallMultiplier": "stalls are not detected",
-    "checkpoint": "a failed workload is not restarted",
-    "goodputMeasurement": "goodput is not measured",
+    "stallMultiplier": "stalls are seen only where something else fills the status of a GoodputMeasurement of the Job",
+    "checkpoint": "a workload is restarted only where something else sets lastCheckpointStep in such a status",
+    "goodputMeasurement": "the object is made, goodput is not measured",
 }
 
 

@@ -30,6 +30,7 @@ class TrainJobAdapter:
         if job.spec.workload.train_job is None:
             raise ValueError("spec.workload.trainJob is absent")
         metadata = job.spec.workload_metadata
+        restart = {"annotations": {names.ANNOTATION_RESTART: str(count)}} if (count := job.status.restart_count) else {}
         return {
             "apiVersion": names.TRAINER_API_VERSION,
             "kind": TRAIN_JOBS.kind,
@@ -38,6 +39,7 @@ class TrainJobAdapter:
                 "namespace": job.metadata.namespace,
                 "labels": {**(metadata.labels if metadata is not None else {}), **child_labels(job)},
                 "ownerReferences": [owner_reference(job)],
+                **restart,
             },
             "spec": _with_pod_label(copy.deepcopy(job.spec.workload.train_job), job.metadata.name),
         }
@@ -65,17 +67,25 @@ def read_train_job(train_job: TrainJob) -> Workload:
 
     A Failed that is False tells why nothing was started yet, such as a runtime that does not exist.
     """
-    title = f"{TRAIN_JOBS.kind}/{train_job.metadata.name}"
     conditions = {condition.type: condition for condition in train_job.status.conditions}
-    for kind, phase in (("Failed", WorkloadPhase.FAILED), ("Complete", WorkloadPhase.SUCCEEDED)):
-        condition = conditions.get(kind)
-        if condition is not None and condition.status == "True":
-            return Workload(title, phase, condition.message)
-    if train_job.spec.suspend:
-        manager = f" (managedBy {train_job.spec.managed_by})" if train_job.spec.managed_by else ""
-        return Workload(title, WorkloadPhase.PENDING, f"suspended; a queue such as Kueue has not admitted it{manager}")
     failed = conditions.get("Failed")
-    return Workload(title, WorkloadPhase.RUNNING, failed.message if failed is not None else "")
+    phase, message = WorkloadPhase.RUNNING, failed.message if failed is not None else ""
+    ended = (("Failed", WorkloadPhase.FAILED), ("Complete", WorkloadPhase.SUCCEEDED))
+    holding = [(conditions[kind], outcome) for kind, outcome in ended if kind in conditions]
+    holding = [(condition, outcome) for condition, outcome in holding if condition.status == "True"]
+    if holding:
+        phase, message = holding[0][1], holding[0][0].message
+    elif train_job.spec.suspend:
+        manager = f" (managedBy {train_job.spec.managed_by})" if train_job.spec.managed_by else ""
+        phase, message = WorkloadPhase.PENDING, f"suspended; a queue such as Kueue has not admitted it{manager}"
+    restart = train_job.metadata.annotations.get(names.ANNOTATION_RESTART, "0")
+    return Workload(
+        title=f"{TRAIN_JOBS.kind}/{train_job.metadata.name}",
+        phase=phase,
+        message=message,
+        uid=train_job.metadata.uid,
+        restart=int(restart) if restart.isascii() and restart.isdecimal() and len(restart) <= 9 else 0,
+    )
 
 
 def child_labels(job: Job) -> dict[str, str]:

@@ -48,6 +48,8 @@ class World:
             train_jobs=cached_nothing,
             pods=cached_nothing,
             bandwidth_of=lambda _: None,
+            has_goodput=lambda _: False,
+            goodputs_of=lambda _: (),
         )
         observer = JobObserver(
             self,  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from nvcre_coordinator.core.unhandled_fields import unhandled
         ({}, ()),
         ({"startupStallTimeoutSeconds": 1200, "schedulingStallGraceSeconds": 300}, ()),  # the CRD's defaults
         ({"thresholds": {"busBandwidthGBps": "value > 1"}}, ()),
-        ({"stallMultiplier": 3}, ("spec.stallMultiplier (stalls are not detected)",)),
+        ({"stallMultiplier": 3}, ("spec.stallMultiplier (stalls are seen only where",)),
         ({"checkpoint": {}, "goodputMeasurement": {}}, ("spec.checkpoint (", "spec.goodputMeasurement (")),
         ({"thresholds": {"goodputRatio": "value > 0.9"}}, ("spec.thresholds.goodputRatio (not measured",)),
     ],
