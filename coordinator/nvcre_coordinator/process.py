@@ -7,11 +7,13 @@ accepts agents and writes.  A background task that dies takes the process with i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 
 from nvcre_kube.client import KubeClient
 from nvcre_kube.events import EventRecorder
+from nvcre_kube.fencing import FencedClient
 from nvcre_kube.leader_election import LeaderElector
 from nvcre_protos.addresses import format_address
 from nvcre_protos.ready_file import write_ready_file
@@ -65,7 +67,8 @@ class Coordinator:
             identity=config.identity,
             annotations=self._own_address,
         )
-        self._events = EventRecorder(client, names.EVENT_SOURCE)
+        leading = FencedClient(client, self._elector.write_until) if config.leader_elect else client
+        self._events = EventRecorder(leading, names.EVENT_SOURCE)
         self._caches = Caches(client, node_selector=config.node_selector)
         metrics = JobMetrics(registry)
         self._fleet = FleetService(
@@ -79,19 +82,20 @@ class Coordinator:
                 probe_max_bytes=config.probe_max_bytes,
                 probe_runs=config.probe_runs,
             ),
+            leading=leading,
             leader_address=self._leader_address,
             events=self._events,
             registry=registry,
         )
         self._jobs = JobController(
-            client,
+            leading,
             self._caches,
             confirmations=self._fleet.confirmations,
             probes=FleetProbes(self._fleet.probes),
             events=self._events,
             metrics=metrics,
         )
-        self._bandwidths = BandwidthMeasurementController(client, self._caches, events=self._events, metrics=metrics)
+        self._bandwidths = BandwidthMeasurementController(leading, self._caches, events=self._events, metrics=metrics)
         self._caches.healths.add_handler(self._health_changed)
         self._endpoints = Endpoints(registry, self._not_ready)
 
@@ -102,23 +106,26 @@ class Coordinator:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._caches.run())
-                group.create_task(self._events.run())
                 group.create_task(self._fleet.run())
                 group.create_task(self._announce_ready(metrics, health))
                 group.create_task(self._elector.run(self._lead) if self._config.leader_elect else self._lead())
         finally:
-            async with asyncio.timeout(EVENTS_DRAIN_S):
-                await self._events.drain()
             await self._endpoints.stop()
 
     async def _lead(self) -> None:
         await self._caches.wait_synced()
         await self._fleet.wait_serving()
         logger.info("reconciling identity=%s", self._config.identity)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._fleet.lead())
-            group.create_task(self._jobs.run())
-            group.create_task(self._bandwidths.run())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._events.run())
+                group.create_task(self._fleet.lead())
+                group.create_task(self._jobs.run())
+                group.create_task(self._bandwidths.run())
+        finally:
+            with contextlib.suppress(TimeoutError):  # an API server that is away takes the last words with it
+                async with asyncio.timeout(EVENTS_DRAIN_S):
+                    await self._events.drain()
 
     def _health_changed(self, old: NodeHealth | None, new: NodeHealth | None) -> None:
         if new is not None:

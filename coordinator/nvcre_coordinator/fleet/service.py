@@ -69,13 +69,15 @@ class ListenError(Exception):
 
 
 class FleetService:
-    """See fleet/interface.py for how it is used."""
+    """See fleet/interface.py for how it is used. `leading` is the client for what only the leader writes; `client` when
+    there is no election."""
 
     def __init__(
         self,
         client: KubeClient,
         settings: FleetSettings,
         *,
+        leading: KubeClient | None = None,
         leader_address: Callable[[], str | None] = lambda: None,
         events: EventRecorder | None = None,
         registry: CollectorRegistry | None = None,
@@ -98,7 +100,7 @@ class FleetService:
             on_renewal=lambda at: self.metrics.certificate_expiry_timestamp.set(at.timestamp()),
         )
         self._store = NodeHealthStore(
-            client,
+            leading or client,
             metrics=self.metrics,
             clock=clock,
             facts=self._facts,
@@ -116,7 +118,7 @@ class FleetService:
         )
         self._store.subscribe(self._agents.stored)
         self._probes = ProbeScheduler(
-            client,
+            leading or client,
             ProbeSettings(
                 namespace=settings.namespace,
                 image=settings.reservation_image,

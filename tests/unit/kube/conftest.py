@@ -50,36 +50,52 @@ class LeaseServer:
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
         self.version = 0
+        self.written_at = 0.0
         self.broken: str | None = None
+        self.deaf_to: set[str] = set()
 
-    async def get(self, _resource: Any, name: str, _namespace: str) -> dict[str, Any]:
-        await self._answer()
-        if self.lease is None:
-            raise ApiError(404, "NotFound", name)
-        return copy.deepcopy(self.lease)
+    def seen_by(self, client: str) -> "LeaseClient":
+        return LeaseClient(self, client)
 
-    async def create(self, _resource: Any, obj: dict[str, Any], _namespace: str) -> dict[str, Any]:
-        await self._answer()
-        if self.lease is not None:
-            raise ApiError(409, "AlreadyExists", "lease")
-        return self._store(obj)
-
-    async def update(self, _resource: Any, obj: dict[str, Any]) -> dict[str, Any]:
-        await self._answer()
-        if obj["metadata"]["resourceVersion"] != str(self.version):
-            raise ApiError(409, "Conflict", "lease")
-        return self._store(obj)
-
-    def _store(self, obj: dict[str, Any]) -> dict[str, Any]:
+    def store(self, obj: dict[str, Any]) -> dict[str, Any]:
         self.version += 1
+        self.written_at = asyncio.get_running_loop().time()
         self.lease = copy.deepcopy(obj)
         self.lease["metadata"]["resourceVersion"] = str(self.version)
         return copy.deepcopy(self.lease)
 
-    async def _answer(self) -> None:
+    async def answer(self, client: str) -> None:
         await asyncio.sleep(0.01)
         match self.broken:
             case "refuses":
                 raise ConnectionRefusedError
             case "hangs":
                 await asyncio.sleep(1e6)
+        if client in self.deaf_to:
+            raise ConnectionRefusedError
+
+
+class LeaseClient:
+    """One replica's connection to it."""
+
+    def __init__(self, server: LeaseServer, name: str) -> None:
+        self._server = server
+        self._name = name
+
+    async def get(self, _resource: Any, name: str, _namespace: str) -> dict[str, Any]:
+        await self._server.answer(self._name)
+        if self._server.lease is None:
+            raise ApiError(404, "NotFound", name)
+        return copy.deepcopy(self._server.lease)
+
+    async def create(self, _resource: Any, obj: dict[str, Any], _namespace: str) -> dict[str, Any]:
+        await self._server.answer(self._name)
+        if self._server.lease is not None:
+            raise ApiError(409, "AlreadyExists", "lease")
+        return self._server.store(obj)
+
+    async def update(self, _resource: Any, obj: dict[str, Any]) -> dict[str, Any]:
+        await self._server.answer(self._name)
+        if obj["metadata"]["resourceVersion"] != str(self._server.version):
+            raise ApiError(409, "Conflict", "lease")
+        return self._server.store(obj)
