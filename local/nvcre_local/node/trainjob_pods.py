@@ -17,6 +17,8 @@ from nvcre_kube.resources import JsonObject
 from nvcre_local.node.placement import COMPLETION_INDEX, GPU, JOBSET_NAME, REPLICATED_JOB
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+TRAINER = "trainer"
+STEPS = frozenset({TRAINER, "dataset-initializer", "model-initializer"})
 LAUNCHER, NODE = "launcher", "node"
 HOSTFILE_VOLUME = "mpi-hostfile"
 RENDEZVOUS_PORT = 29500
@@ -108,13 +110,13 @@ def workload(trainjob: JsonObject, runtime: JsonObject) -> Workload:
     jobs: Sequence[JsonObject] = jobset.get("replicatedJobs") or ()
     if not jobs:
         raise BadRuntime(f"{_named(runtime)}: spec.template.spec.replicatedJobs is empty")
-    policy = (runtime.get("spec") or {}).get("mlPolicy") or {}
+    policy = (runtime.get("spec") or {}).get("mlPolicy")
     context = _Context(
         trainjob=trainjob,
-        policy=policy,
+        policy=policy or {},
         jobset_metadata=template.get("metadata") or {},
         counts={job["name"]: _pod_count(job, jobs, trainjob, policy) for job in jobs},
-        processes=_processes_per_node(jobs, trainjob, policy),
+        processes=_processes_per_node(jobs, trainjob, policy or {}),
     )
     _check_size(jobs, context.counts)
     success = jobset.get("successPolicy") or {}
@@ -132,7 +134,7 @@ def workload(trainjob: JsonObject, runtime: JsonObject) -> Workload:
 def _check_size(jobs: Sequence[JsonObject], counts: Mapping[str, int]) -> None:
     total = 0
     for job in jobs:
-        pods, replicas = counts[job["name"]], int(job.get("replicas", 1))
+        pods, replicas = counts[job["name"]], _replicas(job)
         if pods < 1 or replicas < 1:
             raise BadRuntime(f"replicated job {job['name']!r}: {pods} pods and {replicas} replicas must be at least 1")
         total += pods * replicas
@@ -200,40 +202,65 @@ def _launcher_is_node(policy: JsonObject) -> bool:
     return bool((policy.get("mpi") or {}).get("runLauncherAsNode"))
 
 
-def _pod_count(job: JsonObject, jobs: Sequence[JsonObject], trainjob: JsonObject, policy: JsonObject) -> int:
-    own = ((job.get("template") or {}).get("spec") or {}).get("parallelism", 1)
+def _pod_count(job: JsonObject, jobs: Sequence[JsonObject], trainjob: JsonObject, policy: JsonObject | None) -> int:
+    """As Kubeflow Trainer v2.2.0 counts (pkg/runtime/core/trainingruntime.go, framework/plugins/{mpi,torch,plainml}).
+
+    `mlPolicy.numNodes` is for the step of the trainer, which with MPI is the launcher; the TrainJob's own number is for
+    the same step, but with MPI for the job that is called node.
+    """
+    count = int(((job.get("template") or {}).get("spec") or {}).get("parallelism", 1))
+    if policy is not None and _ancestor(job) == TRAINER:
+        count = int(policy.get("numNodes", 1))
+    count = max(count, 1)
     asked = (trainjob["spec"].get("trainer") or {}).get("numNodes")
+    if asked is None or not _is_counted(job, jobs, policy or {}):
+        return count
+    return max(int(asked) - 1, 1) if _launcher_is_node(policy or {}) else int(asked)
+
+
+def _replicas(job: JsonObject) -> int:
+    """Kubeflow Trainer supports one of each of its steps and writes that over what the runtime says."""
+    return 1 if _ancestor(job) in STEPS else int(job.get("replicas", 1))
+
+
+def _is_counted(job: JsonObject, jobs: Sequence[JsonObject], policy: JsonObject) -> bool:
+    """Is this the job that the TrainJob's `numNodes` means?"""
     if "mpi" in policy:
-        if job["name"] != NODE:
-            return int(own)
-        nodes = asked if asked is not None else policy.get("numNodes", 1)
-        if asked is None and nodes == 1:
-            return int(own)
-        has_launcher = any(other["name"] == LAUNCHER for other in jobs)
-        return max(nodes - 1, 1) if _launcher_is_node(policy) and has_launcher else int(nodes)
-    if _ancestor(job) == "trainer":
-        return int(asked if asked is not None else policy.get("numNodes", own))
-    return int(own)
+        return bool(job["name"] == NODE)
+    return job is next((other for other in jobs if _ancestor(other) == TRAINER), None)
 
 
 def _processes_per_node(jobs: Sequence[JsonObject], trainjob: JsonObject, policy: JsonObject) -> int | None:
-    """GPUs or processes a node; None where nothing says so (torch then takes `auto`)."""
+    """GPUs or processes a node; None where nothing says so (torch then takes `auto`).
+
+    Torch: Trainer says `auto` where there are GPUs; here their number, because nobody can count simulated ones.
+    """
     trainer = trainjob["spec"].get("trainer") or {}
-    asked = trainer.get("numProcPerNode")
-    if asked is None:
-        asked = (policy.get("mpi") or {}).get("numProcPerNode")
-    gpus = _gpus(trainer.get("resourcesPerNode") or {})
-    for job in jobs:
-        for container in _pod_spec(job).get("containers") or ():
-            gpus = gpus or (_gpus(container.get("resources") or {}) if job["name"] == NODE else 0)
-    # A runtime's 1 means "not said": Trainer takes the number of GPUs then.
-    if asked is None or (asked == 1 and trainer.get("numProcPerNode") is None):
-        return gpus or asked
-    return int(asked)
+    if (asked := trainer.get("numProcPerNode")) is not None:
+        return int(asked)
+    gpus = _gpus(trainer["resourcesPerNode"] if trainer.get("resourcesPerNode") else _runtime_resources(jobs))
+    if "mpi" not in policy:
+        return gpus or None
+    said = int(policy["mpi"].get("numProcPerNode", 1))
+    return gpus if said == 1 and gpus > 1 else said  # 1 means "not said"
+
+
+def _runtime_resources(jobs: Sequence[JsonObject]) -> JsonObject:
+    """Of the first container `node` in a job that is called node or is the step of the trainer."""
+    return next(
+        (
+            container["resources"]
+            for job in jobs
+            if job["name"] == NODE or _ancestor(job) == TRAINER
+            for container in _pod_spec(job).get("containers") or ()
+            if container.get("name") == NODE and container.get("resources")
+        ),
+        {},
+    )
 
 
 def _gpus(resources: JsonObject) -> int:
-    amount = (resources.get("limits") or {}).get(GPU, (resources.get("requests") or {}).get(GPU, 0))
+    amount = (resources.get("requests") or {}).get(GPU) or (resources.get("limits") or {}).get(GPU, 0)
     return int(amount) if str(amount).isdigit() else 0
 
 
@@ -244,7 +271,7 @@ def _pod_spec(job: JsonObject) -> JsonObject:
 
 def _replicated_job(job: JsonObject, context: _Context) -> ReplicatedJob:
     name = job["name"]
-    replicas = int(job.get("replicas", 1))
+    replicas = _replicas(job)
     job_spec = (job.get("template") or {}).get("spec") or {}
     slots: list[Slot] = []
     for job_index in range(replicas):
@@ -275,7 +302,7 @@ def _pod(job: JsonObject, context: _Context, job_index: int, index: int) -> Json
         JOBSET_NAME: jobset,
         "jobset.sigs.k8s.io/jobset-uid": uid,
         REPLICATED_JOB: name,
-        "jobset.sigs.k8s.io/replicatedjob-replicas": str(job.get("replicas", 1)),
+        "jobset.sigs.k8s.io/replicatedjob-replicas": str(_replicas(job)),
         "jobset.sigs.k8s.io/job-index": str(job_index),
         "jobset.sigs.k8s.io/restart-attempt": "0",
         "batch.kubernetes.io/job-name": job_name,
@@ -316,11 +343,11 @@ def _apply_trainer(pod: JsonObject, job: JsonObject, context: _Context) -> None:
     """What `spec.trainer` and the ML policy change in a Pod of the training step."""
     trainjob, policy = context.trainjob, context.policy
     trainer = trainjob["spec"].get("trainer") or {}
-    is_trainer = _ancestor(job) == "trainer"
+    is_trainer = _ancestor(job) == TRAINER
     for container in pod["spec"]["containers"]:
         if container["name"] == NODE and is_trainer:
             container.update({key: trainer[key] for key in ("image", "command", "args") if key in trainer})
-        if container["name"] == NODE and (is_trainer or (job["name"] == NODE and "mpi" in policy)):
+        if container["name"] == NODE and (is_trainer or (job["name"] == NODE and _launcher_is_node(policy))):
             if resources := trainer.get("resourcesPerNode"):
                 container["resources"] = copy.deepcopy(resources)
             container["env"] = merge(container.get("env") or [], trainer.get("env") or [], "env")

@@ -9,12 +9,13 @@ from .conftest import Api
 ANCESTOR = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
 
 
-def replicated(name: str, script: str, *, gpus: int = 0, ancestor: bool = True) -> dict[str, Any]:
+def replicated(name: str, script: str, *, gpus: int = 0, ancestor: bool = True, pods: int = 1) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "node", "image": "none", "command": ["sh", "-c", script]}
     if gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
     pod = {"spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-    return {"name": name, "template": {**({"metadata": ANCESTOR} if ancestor else {}), "spec": {"template": pod}}}
+    job = {"parallelism": pods, "completions": pods, "template": pod}
+    return {"name": name, "template": {**({"metadata": ANCESTOR} if ancestor else {}), "spec": job}}
 
 
 async def create_runtime(api: Api, *jobs: dict[str, Any], policy: dict[str, Any] | None = None) -> None:
@@ -79,8 +80,8 @@ async def test_one_failed_rank_fails_the_job_and_ends_the_others(api: Api) -> No
 
 async def test_an_mpi_launcher_finds_its_workers_and_its_end_ends_them(api: Api) -> None:
     launcher = replicated("launcher", "cat $OMPI_MCA_orte_default_hostfile")
-    worker = replicated("node", "sleep 1000", gpus=4, ancestor=False)
-    await create_runtime(api, launcher, worker, policy={"numNodes": 2, "mpi": {"numProcPerNode": 1}})
+    worker = replicated("node", "sleep 1000", gpus=4, ancestor=False, pods=2)
+    await create_runtime(api, launcher, worker, policy={"mpi": {"numProcPerNode": 1}})
     await create_trainjob(api)
     await condition(api, "Complete", "True")
     (pod,) = await left(api, 1)

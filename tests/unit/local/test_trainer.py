@@ -36,7 +36,10 @@ def runtime(*jobs: dict[str, Any], policy: dict[str, Any] | None = None, **jobse
     return {
         "kind": "TrainingRuntime",
         "metadata": {"name": "r"},
-        "spec": {"mlPolicy": policy or {}, "template": {"spec": {"replicatedJobs": list(jobs), **jobset}}},
+        "spec": {
+            **({} if policy is None else {"mlPolicy": policy}),
+            "template": {"spec": {"replicatedJobs": list(jobs), **jobset}},
+        },
     }
 
 
@@ -91,18 +94,58 @@ MPI_LAUNCHER_IS_NODE = {"mpi": {"numProcPerNode": 1, "runLauncherAsNode": True}}
         ({"numNodes": 4}, {"numNodes": 3}, [job("node")], {"node": 4}),
         ({}, {"numNodes": 3}, [job("data", ancestor=False), job("node")], {"data": 1, "node": 3}),
         ({}, {}, [job("node", ancestor=False, parallelism=5)], {"node": 5}),
+        ({}, {"torch": {}}, [job("node", parallelism=5)], {"node": 1}),
+        ({}, None, [job("node", parallelism=5)], {"node": 5}),
+        ({}, {}, [job("node", replicas=4)], {"node": 1}),
+        ({}, {}, [job("data", ancestor=False, replicas=4), job("node")], {"data": 4, "node": 1}),
         ({"numNodes": 4}, MPI, [job("launcher"), job("node", ancestor=False)], {"launcher": 1, "node": 4}),
         ({"numNodes": 4}, MPI_LAUNCHER_IS_NODE, [job("launcher"), job("node", ancestor=False)],
          {"launcher": 1, "node": 3}),
         ({}, MPI, [job("launcher"), job("node", ancestor=False, parallelism=2)], {"launcher": 1, "node": 2}),
-        ({}, {**MPI, "numNodes": 2}, [job("launcher"), job("node", ancestor=False)], {"launcher": 1, "node": 2}),
+        ({}, {**MPI, "numNodes": 2}, [job("launcher"), job("node", ancestor=False)], {"launcher": 2, "node": 1}),
+        ({"numNodes": 1}, MPI_LAUNCHER_IS_NODE, [job("launcher"), job("node", ancestor=False)],
+         {"launcher": 1, "node": 1}),
+        ({"numNodes": 3}, MPI, [job("launcher")], {"launcher": 1}),
     ],
 )  # fmt: skip
 def test_number_of_pods(
-    trainer: dict[str, Any], policy: dict[str, Any], jobs: list[Any], expected: dict[str, int]
+    trainer: dict[str, Any], policy: dict[str, Any] | None, jobs: list[Any], expected: dict[str, int]
 ) -> None:
+    """As Kubeflow Trainer v2.2.0 does it; tests/cluster/test_trainer_agreement.py asks the real one."""
     result = workload(trainjob(trainer=trainer), runtime(*jobs, policy=policy))
     assert {replicated.name: len(replicated.slots) for replicated in result.replicated_jobs} == expected
+
+
+GPUS = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "mpi", "worker", "slots"),
+    [
+        ({}, {"numProcPerNode": 4}, GPUS, "4"),
+        ({}, {"numProcPerNode": 1}, GPUS, "8"),  # 1 is the default of the field and means "not said"
+        ({}, {}, GPUS, "8"),
+        ({}, {}, {}, "1"),
+        ({"numProcPerNode": 1}, {"numProcPerNode": 4}, GPUS, "1"),
+        ({"resourcesPerNode": {"requests": {"nvidia.com/gpu": 2}}}, {}, GPUS, "2"),
+        ({"resourcesPerNode": {"limits": {"cpu": 2}}}, {}, GPUS, "1"),
+    ],
+)
+def test_processes_a_node(trainer: dict[str, Any], mpi: dict[str, Any], worker: dict[str, Any], slots: str) -> None:
+    jobs = job("launcher"), job("node", ancestor=False, container=worker)
+    launcher = wanted(trainjob(trainer=trainer), runtime(*jobs, policy={"mpi": mpi}))[0]
+    assert env(launcher)["OMPI_MCA_orte_set_default_slots"] == slots
+
+
+@pytest.mark.parametrize(("as_node", "given"), [(False, [True, False]), (True, [True, True])])
+def test_resources_and_environment_reach_workers_only_where_the_launcher_is_one_of_them(
+    as_node: bool, given: list[bool]
+) -> None:
+    trainer = {"resourcesPerNode": {"limits": {"cpu": 1}}, "env": [{"name": "A", "value": "1"}]}
+    rt = runtime(job("launcher"), job("node", ancestor=False), policy={"mpi": {"runLauncherAsNode": as_node}})
+    pods = wanted(trainjob(trainer=trainer), rt)
+    assert ["A" in env(pod) for pod in pods] == given
+    assert ["resources" in pod["spec"]["containers"][0] for pod in pods] == given
 
 
 def test_the_trainer_section_overrides_the_training_container() -> None:
@@ -231,7 +274,7 @@ def in_phase(
 
 
 TWO = runtime(job("node"), policy={"numNodes": 2})
-MPI_TWO = runtime(job("launcher"), job("node", ancestor=False), policy={**MPI, "numNodes": 2})
+MPI_TWO = runtime(job("launcher"), job("node", ancestor=False, parallelism=2), policy=MPI)
 
 
 def look(tj: dict[str, Any], rt: dict[str, Any], *phases: str | None, now: datetime = T, **how: Any) -> Decision:
