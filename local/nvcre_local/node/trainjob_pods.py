@@ -246,14 +246,14 @@ def _processes_per_node(jobs: Sequence[JsonObject], trainjob: JsonObject, policy
 
 
 def _runtime_resources(jobs: Sequence[JsonObject]) -> JsonObject:
-    """Of the first container `node` in a job that is called node or is the step of the trainer."""
+    """Of the first container `node` in a job that is called node or is the step of the trainer, be they none."""
     return next(
         (
-            container["resources"]
+            container.get("resources") or {}
             for job in jobs
             if job["name"] == NODE or _ancestor(job) == TRAINER
             for container in _pod_spec(job).get("containers") or ()
-            if container.get("name") == NODE and container.get("resources")
+            if container.get("name") == NODE
         ),
         {},
     )

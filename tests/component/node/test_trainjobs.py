@@ -81,7 +81,7 @@ async def test_one_failed_rank_fails_the_job_and_ends_the_others(api: Api) -> No
 async def test_an_mpi_launcher_finds_its_workers_and_its_end_ends_them(api: Api) -> None:
     launcher = replicated("launcher", "cat $OMPI_MCA_orte_default_hostfile")
     worker = replicated("node", "sleep 1000", gpus=4, ancestor=False, pods=2)
-    await create_runtime(api, launcher, worker, policy={"mpi": {"numProcPerNode": 1}})
+    await create_runtime(api, worker, launcher, policy={"mpi": {"numProcPerNode": 1}})
     await create_trainjob(api)
     await condition(api, "Complete", "True")
     (pod,) = await left(api, 1)

@@ -132,9 +132,14 @@ GPUS = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
     ],
 )
 def test_processes_a_node(trainer: dict[str, Any], mpi: dict[str, Any], worker: dict[str, Any], slots: str) -> None:
-    jobs = job("launcher"), job("node", ancestor=False, container=worker)
-    launcher = wanted(trainjob(trainer=trainer), runtime(*jobs, policy={"mpi": mpi}))[0]
+    jobs = job("node", ancestor=False, container=worker), job("launcher")
+    launcher = wanted(trainjob(trainer=trainer), runtime(*jobs, policy={"mpi": mpi}))[1]
     assert env(launcher)["OMPI_MCA_orte_set_default_slots"] == slots
+
+
+def test_of_launcher_and_node_the_first_says_how_many_gpus_a_node_has() -> None:
+    jobs = job("launcher"), job("node", ancestor=False, container=GPUS)
+    assert env(wanted(trainjob(), runtime(*jobs, policy=MPI))[0])["OMPI_MCA_orte_set_default_slots"] == "1"
 
 
 @pytest.mark.parametrize(("as_node", "given"), [(False, [True, False]), (True, [True, True])])
@@ -175,11 +180,11 @@ def test_torch_gets_its_rendezvous_at_loopback_on_a_port_of_the_trainjob() -> No
 
 def test_mpi_gets_a_hostfile_with_a_slot_for_each_gpu_mounted_in_the_launcher() -> None:
     worker = job("node", ancestor=False, container={"resources": {"limits": {"nvidia.com/gpu": "8"}}})
-    result = workload(trainjob(trainer={"numNodes": 2}), runtime(job("launcher"), worker, policy=MPI))
+    result = workload(trainjob(trainer={"numNodes": 2}), runtime(worker, job("launcher"), policy=MPI))
     assert result.hostfile is not None
     assert result.hostfile["metadata"]["name"] == "tj-mpi-hostfile"
     assert result.hostfile["data"]["hostfile"] == "tj-node-0-0.tj slots=8\ntj-node-0-1.tj slots=8\n"
-    launcher = result.replicated_jobs[0].slots[0].pod(0)
+    launcher = result.replicated_jobs[1].slots[0].pod(0)
     assert launcher["spec"]["volumes"] == [{"name": "mpi-hostfile", "configMap": {"name": "tj-mpi-hostfile"}}]
     assert env(launcher)["OMPI_MCA_orte_default_hostfile"] == "$(NVCRE_POD_DIR)/volumes/mpi-hostfile/hostfile"
     assert result.success_targets == ("launcher",)
