@@ -216,7 +216,9 @@ async def test_somebody_else_s_workload_of_that_name_is_not_touched(cluster: Any
     while ("Warning", "WorkloadCreationError") not in await cluster.events("taken"):
         assert asyncio.get_running_loop().time() < deadline, cluster.log()
         await asyncio.sleep(0.05)
-    assert (await cluster.condition("taken", "Failed")) == {}
+    refused = await cluster.until("taken", "InProgress", "True", "WorkloadCreationError")
+    assert "already exists" in refused["message"]
+    assert (await cluster.condition("taken", "Failed"))["status"] == "False"
     await cluster.client.delete(TRAIN_JOBS, "taken-workload", "default")
     await cluster.until("taken", "InProgress", "True", "WorkloadRunning")
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.api.measurement import GoodputMeasurement
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.core.failure_lines import LogFinding, Origin
 from nvcre_coordinator.core.job_lifecycle import created, decide
@@ -51,8 +52,25 @@ class Builders:
         return msgspec.structs.replace(job, status=decision.status)
 
     @staticmethod
-    def workload(phase: WorkloadPhase = WorkloadPhase.RUNNING, message: str = "") -> Workload:
-        return Workload(TITLE, phase, message)
+    def workload(phase: WorkloadPhase = WorkloadPhase.RUNNING, message: str = "", restart: int = 0) -> Workload:
+        return Workload(TITLE, phase, message, uid=f"workload-uid-{restart}", restart=restart)
+
+    @staticmethod
+    def goodput(interval: str = "10s", **status: Any) -> GoodputMeasurement:
+        """Times in the status are seconds after START, or text as the API server has it."""
+        times = {
+            name: (START + timedelta(seconds=value)).isoformat() if isinstance(value, int | float) else value
+            for name, value in status.items()
+            if name in ("startTime", "applicationStartTime", "lastStepTimestamp")
+        }
+        return from_json(
+            {
+                "metadata": {"name": "run-goodput", "namespace": "team"},
+                "spec": {"logProfileRef": "p", "sampleInterval": interval, "jobRef": {"kind": "Job", "name": "run"}},
+                "status": {**status, **times},
+            },
+            GoodputMeasurement,
+        )
 
     @staticmethod
     def then(job: Job, decision: Decision) -> Job:
