@@ -1,11 +1,16 @@
 """Who is named when a run fails: a table of exits and logs, and the nodes that come out (DESIGN 6.5)."""
 
+from datetime import timedelta
+from itertools import permutations
 from typing import Any
 
 import msgspec
 import pytest
 from nvcre_coordinator.core.attribution import AgentState, FailedRun, LeaseWatch, NodeFacts, attribute_failure
-from nvcre_coordinator.core.failure_lines import LogFinding, Origin, read
+from nvcre_coordinator.core.clock_offset import ClockOffset
+from nvcre_coordinator.core.failure_lines import Origin, read
+from nvcre_coordinator.core.last_steps import LogEnd
+from nvcre_coordinator.core.pods import Exit
 
 
 def attribute(build: Any, *pods: Any, group: tuple[str, ...] | None = None, **facts: Any) -> Any:
@@ -113,6 +118,149 @@ def test_a_launcher_s_log_may_name_the_host(build: Any) -> None:
     assert named(attribute(build, launcher, *workers)) == ["n1"]
 
 
+def test_a_launcher_s_log_names_the_host_after_all_echoes(build: Any) -> None:
+    lines = [
+        "run-node-0-0:1:9 [0] NCCL WARN socketProgress: Connection closed by remote peer",
+        "prterun noticed that process rank 9 with PID 44 on node run-node-0-1 exited on signal 9 (Killed).",
+    ]
+    launcher = msgspec.structs.replace(
+        build.pod("run-launcher-0-0-x", node="n0", role="launcher", code=1), log=read(lines)
+    )
+    workers = [build.pod(f"run-node-0-{i}-abcde", node=f"n{i}", rank=i) for i in range(3)]
+    assert named(attribute(build, launcher, *workers)) == ["n1"]
+
+
+def test_a_launcher_that_ends_alone_names_nobody(build: Any) -> None:
+    """It is the first to fail on a real JobSet; its node is as good as any other."""
+    launcher = build.pod("l", node="n0", role="launcher", code=1, log=Origin.GENERIC)
+    found = attribute(build, launcher, build.pod("r0", node="n1", rank=0), build.pod("r1", node="n2", rank=1))
+    assert (named(found), found.reason.value) == (["n0", "n1", "n2"], "NotNarrowed")
+    assert found.culprit.name == "l"
+
+
+def test_the_order_in_which_jobs_and_pods_are_seen_makes_no_difference(build: Any) -> None:
+    pods = [
+        build.pod("l", node="n0", role="launcher", code=1, ended=59),
+        build.pod("r0", node="n0", rank=0, code=143, ended=61),
+        build.pod("r1", node="n1", rank=1, code=139, ended=60),
+        build.pod("r2", node="n2", rank=2, code=1, ended=60, log=Origin.FOLLOW_UP),
+    ]
+    assert {tuple(named(attribute(build, *order))) for order in permutations(pods)} == {("n1",)}
+
+
+def test_the_last_attempt_of_a_jobset_decides(build: Any) -> None:
+    """Its restart makes every pod anew; the rank that failed before is not the one that fails now."""
+    before = [
+        build.pod("a0", node="n0", rank=0, code=1, ended=10),
+        build.pod("a1", node="n1", rank=1, code=143, ended=11),
+    ]
+    launcher = build.pod("run-launcher-0-0-x", node="n0", role="launcher", code=1)
+    line = (
+        "prterun noticed that process rank 0 with PID 1 on node run-node-0-0 exited on signal 11 (Segmentation fault)."
+    )
+    before.append(msgspec.structs.replace(launcher, log=read([line])))
+    last = [
+        build.pod("run-node-0-0-b", node="n0", rank=0, code=143, ended=61, attempt=1),
+        build.pod("run-node-0-1-b", node="n1", rank=1, code=134, ended=60, attempt=1),
+    ]
+    found = attribute(build, *before, *last)
+    assert (named(found), found.culprit.name) == (["n1"], "run-node-0-1-b")
+    echoes = [msgspec.structs.replace(pod, exit=Exit(143, finished_at=build.at(60))) for pod in last]
+    assert named(attribute(build, *before, *echoes)) == ["n0", "n1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (139, "Error", "exited with code 139 (SIGSEGV)"),
+        (135, "Error", "exited with code 135 (SIGBUS)"),
+        (134, "Error", "exited with code 134 (SIGABRT)"),
+        (1, "Error", "exited with code 1"),
+        (137, "OOMKilled", "was killed for memory (OOMKilled)"),
+    ],
+)
+def test_exit_classes_that_are_causes(build: Any, code: int, reason: str, words: str) -> None:
+    echo = build.pod("r0", node="n0", rank=0, code=1, ended=60, log=Origin.FOLLOW_UP)
+    found = attribute(build, echo, build.pod("r1", node="n1", rank=1, code=code, reason=reason, ended=60))
+    assert named(found) == ["n1"]
+    assert found.entries[0].evidence[0].message == f"rank 1 (pod r1) {words}"
+
+
+class TestClocks:
+    def crashed(self, build: Any, clock: ClockOffset, *, ended: float, logged: float | None = None) -> list[str]:
+        """n0 ends at 60 on a clock that is known well, n1 at `ended` by its own."""
+        right = ClockOffset(timedelta(0), timedelta(milliseconds=5))
+        facts = {"n0": NodeFacts(clock=right), "n1": NodeFacts(clock=clock)}
+        first = build.pod("r0", node="n0", rank=0, code=1, ended=60, logged=None if logged is None else 60)
+        other = build.pod("r1", node="n1", rank=1, code=1, ended=ended, logged=logged)
+        return named(attribute(build, first, other, nodes=facts))
+
+    def test_an_exit_on_a_clock_that_is_behind_is_not_the_first(self, build: Any) -> None:
+        behind = ClockOffset(timedelta(seconds=-3600), timedelta(milliseconds=5))
+        assert self.crashed(build, behind, ended=70 - 3600) == ["n0"]
+        assert self.crashed(build, behind, ended=60 - 3600) == ["n0", "n1"]
+        assert self.crashed(build, behind, ended=50 - 3600) == ["n1"]
+
+    def test_a_clock_that_is_hardly_known_leaves_more_candidates(self, build: Any) -> None:
+        assert self.crashed(build, ClockOffset(timedelta(0), timedelta(seconds=30)), ended=80) == ["n0", "n1"]
+
+    def test_log_times_order_by_two_seconds_where_both_clocks_are_known_well(self, build: Any) -> None:
+        well = ClockOffset(timedelta(0), timedelta(milliseconds=5))
+        assert self.crashed(build, well, ended=61, logged=62.5) == ["n0"]
+        assert self.crashed(build, ClockOffset(timedelta(seconds=1), timedelta(0)), ended=61, logged=62.5) == [
+            "n0",
+            "n1",
+        ]
+
+
+class TestAStall:
+    def run(self, build: Any, *steps: int | None, **facts: Any) -> Any:
+        pods = [build.pod(f"r{rank}", node=f"n{rank}", rank=rank) for rank in range(len(steps))]
+        ends = {
+            pod.uid: LogEnd(step, build.at(50), build.at(50)) for pod, step in zip(pods, steps, strict=True) if step
+        }
+        return attribute(build, *pods, log_ends=ends, **facts)
+
+    def test_the_rank_that_stopped_first_is_an_application_error(self, build: Any) -> None:
+        found = self.run(build, 9, 8, 9)
+        (entry,) = found.entries
+        assert (entry.name, entry.component, found.attributed) == ("n1", None, True)
+        assert entry.message == (
+            "application error; no hardware evidence: rank 1 (pod r1) stopped first: its last step is 8, 2 others "
+            "logged 9. The node is not accused: look into the program's log (status.failureLog)"
+        )
+        assert [(item.source, item.time) for item in entry.evidence] == [("workload", build.at(50))]
+        assert found.message == "n1 ran the rank(s) that stopped first"
+
+    def test_several_are_all_named(self, build: Any) -> None:
+        found = self.run(build, 9, 8, 7, 9)
+        assert named(found) == ["n1", "n2"]
+        assert all("one of 2 ranks that are behind, none is picked" in entry.message for entry in found.entries)
+
+    def test_one_logging_rank_never_narrows_and_it_is_said_why(self, build: Any) -> None:
+        found = self.run(build, None, None, 9)
+        assert (named(found), found.reason.value) == (["n0", "n1", "n2"], "NotNarrowed")
+        assert found.message == "Could not be narrowed to fewer than 3 nodes (1 of 3 ranks log steps)"
+
+    def test_hardware_a_dead_node_and_a_crash_come_before_it(self, build: Any) -> None:
+        gone = NodeFacts(AgentState.CONNECTED, boot_id_at_start="b1", boot_id="b2")
+        assert named(self.run(build, 9, 8, 9, nodes={"n0": gone})) == ["n0"]
+        pods = (build.pod("r0", node="n0", rank=0, code=139), build.pod("r1", node="n1", rank=1))
+        ends = {f"uid-r{rank}": LogEnd(step, build.at(50)) for rank, step in enumerate((9, 8))}
+        assert named(attribute(build, *pods, log_ends=ends)) == ["n0"]
+
+    def test_nccl_s_watchdog_that_ended_everybody_tells_who_never_came(self, build: Any) -> None:
+        """Then the run has failed, not stalled: every exit is an echo, but each log says how far its rank had come."""
+        pods = [build.pod(f"r{rank}", node=f"n{rank}", rank=rank, code=134) for rank in range(3)]
+        logs = [
+            f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected by watchdog at work sequence id: 7 PG "
+            f"status: last enqueued work: {enqueued}, last completed work: 6"
+            for rank, enqueued in enumerate((8, 8, 6))
+        ]
+        ended = [msgspec.structs.replace(pod, log=read([line])) for pod, line in zip(pods, logs, strict=True)]
+        assert named(attribute(build, *ended)) == ["n2"]
+
+
 class TestANodeThatDied:
     def crashed(self, build: Any, facts: NodeFacts) -> list[str]:
         survivor = build.pod("r0", node="n0", code=1, ended=60, log=Origin.FOLLOW_UP)
@@ -145,26 +293,3 @@ class TestANodeThatDied:
         found = attribute(build, survivor, group=("n0", "n1"), nodes={"n1": facts})
         assert named(found) == ["n0", "n1"]
         assert "agent silent on n1" in found.message
-
-
-@pytest.mark.parametrize(
-    ("lines", "origin"),
-    [
-        (["NCCL WARN remote process exited or there was a network error"], Origin.FOLLOW_UP),
-        (["Traceback (most recent call last):", "DistBackendError: ncclRemoteError: A call failed"], Origin.FOLLOW_UP),
-        (["[rank3]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)"], Origin.FOLLOW_UP),
-        (["exiting program after receiving SIGTERM."], Origin.FOLLOW_UP),
-        (["RuntimeError: CUDA error: an illegal memory access was encountered"], Origin.OWN),
-        (["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "Connection reset by peer"], Origin.OWN),
-        (["Traceback (most recent call last):", "ValueError: bad shape"], Origin.GENERIC),
-        (["step 10 loss 2.3", "all fine"], Origin.NONE),
-        ([], Origin.NONE),
-    ],
-)
-def test_what_the_end_of_a_log_tells(lines: list[str], origin: Origin) -> None:
-    assert read(lines).origin is origin
-
-
-def test_a_log_line_keeps_its_time(build: Any) -> None:
-    found = read(["2026-12-01T12:00:05.5Z step", "2026-12-01T14:00:06.25+02:00 Segmentation fault (core dumped)"])
-    assert found == LogFinding(Origin.OWN, "Segmentation fault (core dumped)", build.at(6.25))
