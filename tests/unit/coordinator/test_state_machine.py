@@ -22,6 +22,8 @@ from nvcre_protos.vocabulary import ComponentKind
 
 TITLE = "TrainJob/run-workload"
 NODES = ("n0", "n1", "n2")
+MOST_RESTARTS = 2
+RESTARTS: dict[str, Any] = {"stallMultiplier": 2, "checkpoint": {"pvcName": "data", "maxRestarts": MOST_RESTARTS}}
 
 workloads = st.one_of(
     st.none(),
@@ -31,7 +33,9 @@ workloads = st.one_of(
 step = st.fixed_dictionaries(
     {
         "workload": workloads,
-        "passes": st.floats(0, 400),
+        "passes": st.floats(-100, 400),  # clocks are set back, too
+        "unschedulable": st.one_of(st.none(), st.just("0/3 nodes are available")),
+        "progress": st.one_of(st.none(), st.floats(-10_000, 10_000)),
         "hardware": st.sets(st.sampled_from(NODES), max_size=2),
         "crashed": st.sets(st.sampled_from(NODES)),
         "confirmed": st.booleans(),
@@ -75,6 +79,10 @@ def observe(build: Any, job: Job, taken: dict[str, Any], at: float) -> Observed:
             for node in sorted(taken["hardware"])
         ),
         measured=Measured({} if taken["measured"] is None else {"busBandwidthGBps": taken["measured"]}),
+        unschedulable=taken["unschedulable"],
+        goodputs=()
+        if taken["progress"] is None
+        else (build.goodput(lastStepTimestamp=taken["progress"], avgStepTimeSec="1", lastCheckpointStep=7),),
         probes=None if taken["probed"] is None else ProbeProgress(taken["probed"], probes if taken["probed"] else {}),
     )
 
@@ -104,6 +112,7 @@ def check(before: JobStatus, after: JobStatus) -> None:
         known = find(before.conditions, condition.type)
         if known is not None and known.status is condition.status:
             assert condition.last_transition_time == known.last_transition_time
+    assert (before.restart_count or 0) <= (after.restart_count or 0) <= MOST_RESTARTS
     assert limits.status_bytes(after) <= limits.STATUS_BYTES
     kinds = [event.reason for event in flips(before.conditions, after.conditions)]
     assert len(kinds) == len(set(kinds))
@@ -112,7 +121,7 @@ def check(before: JobStatus, after: JobStatus) -> None:
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(step, max_size=12))
 def test_promises_hold_in_any_order_of_events_and_over_any_crash(build: Any, steps: list[dict[str, Any]]) -> None:
-    job, at = build.job(thresholds={"busBandwidthGBps": "value >= 300"}), 0.0
+    job, at = build.job(thresholds={"busBandwidthGBps": "value >= 300"}, **RESTARTS), 0.0
     for taken in steps:
         at += taken["passes"]
         decision = decide(observe(build, job, taken, at), build.at(at))
@@ -129,7 +138,7 @@ def test_promises_hold_in_any_order_of_events_and_over_any_crash(build: Any, ste
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(step, min_size=1, max_size=8))
 def test_deciding_twice_on_the_same_observation_changes_nothing_more(build: Any, steps: list[dict[str, Any]]) -> None:
-    job, at = build.started(), 0.0
+    job, at = build.started(**RESTARTS), 0.0
     for taken in steps:
         at += taken["passes"]
         decision = decide(observe(build, job, taken, at), build.at(at))
