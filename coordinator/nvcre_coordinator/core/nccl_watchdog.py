@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-MAX_MARKS = 64
+MAX_MARKS = 16  # eight ranks of a pod in two groups; they are kept in a ConfigMap
 DEFAULT_GROUP = "0"
 _LINE_LIMIT = 1024
 _HINT = "ast enqueued "

@@ -197,6 +197,10 @@ async def test_the_job_side_hears_that_everything_before_its_question_is_told(cl
         return through is not None and through >= asked_at
 
     await eventually(confirmed)
+    clock = service.confirmations.clock_offset("node-1")
+    assert clock is not None
+    assert clock.uncertainty > timedelta(0)
+    assert service.confirmations.clock_offset("node-9") is None
 
 
 async def test_a_stored_status_that_we_did_not_write_is_replaced_by_what_the_agent_knows(

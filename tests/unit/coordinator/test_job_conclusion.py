@@ -3,13 +3,16 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
-from nvcre_coordinator.api.conditions import ConditionType, find
+from nvcre_coordinator.api.conditions import ConditionType, Reason, find
 from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job
 from nvcre_coordinator.core.attribution import AgentState, LeaseWatch, NodeFacts
+from nvcre_coordinator.core.conditions import Stamp, execution
 from nvcre_coordinator.core.failure_lines import Origin
 from nvcre_coordinator.core.job_conclusion import wants_probes
 from nvcre_coordinator.core.job_lifecycle import decide
+from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
 from nvcre_coordinator.core.observed import Action, Gone, Measured, Observed, ProbeProgress, WorkloadPhase
 
@@ -226,6 +229,41 @@ class TestTheVerdictOfAFailureWaits:
         assert [(e.name, e.component.kind.value) for e in dead.status.failed_nodes] == [("n2", "Node")]
         alive = {"n2": NodeFacts(AgentState.SILENT, lease=watched.seen(build.at(64), build.at(78)))}
         assert [e.name for e in failed_with(build, alive, 78).status.failed_nodes] == ["n1"]
+
+
+class TestAStalledRun:
+    """Its pods still run: the ends of their logs are read after it was found to have stalled."""
+
+    def concluded(self, build: Any, ends: dict[str, LogEnd] | None, at: float, **seen: Any) -> Any:
+        job = build.started()
+        stamp = Stamp(build.at(60), 3)
+        failed = execution(job.status.conditions, ConditionType.FAILED, Reason.WORKLOAD_STALLED, "no step", stamp)
+        job = msgspec.structs.replace(job, status=msgspec.structs.replace(job.status, conditions=failed))
+        pods = tuple(build.pod(f"r{rank}", node=f"n{rank}", rank=rank) for rank in range(3))
+        group = ("n0", "n1", "n2")
+        return decide(Observed(job, pods=pods, group=group, live_pods=3, log_ends=ends, **seen), build.at(at))
+
+    def test_is_not_judged_before_its_logs_are_read(self, build: Any, conditions: Any) -> None:
+        pending = self.concluded(build, None, 70)
+        assert conditions(pending.status)["Attributed"] == ("Unknown", "Pending")
+        assert pending.requeue_after is not None
+
+    def test_names_the_rank_that_stopped_first_and_has_no_log_of_a_failure(self, build: Any, conditions: Any) -> None:
+        ends = {f"uid-r{rank}": LogEnd(step, build.at(50)) for rank, step in enumerate((9, 8, 9))}
+        found = self.concluded(build, ends, 70).status
+        assert conditions(found)["Attributed"] == ("True", "NodesNamed")
+        assert [entry.name for entry in found.failed_nodes] == ["n1"]
+        assert found.failure_log is not None
+        assert found.failure_log.reason == "NoTerminatedContainer"
+
+    def test_whose_logs_never_come_is_the_whole_group_s(self, build: Any, conditions: Any) -> None:
+        found = self.concluded(build, None, 105)
+        assert conditions(found.status)["Attributed"] == ("False", "NotNarrowed")
+        assert [entry.name for entry in found.status.failed_nodes] == ["n0", "n1", "n2"]
+
+    def test_a_new_coordinator_gets_the_time_to_read_them_again(self, build: Any, conditions: Any) -> None:
+        again = self.concluded(build, None, 1010, observing_since=build.at(1000))
+        assert conditions(again.status)["Attributed"] == ("Unknown", "Pending")
 
 
 def test_a_deleted_workload_blames_nobody(build: Any, conditions: Any) -> None:

@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.api.workload import Pod
 from nvcre_coordinator.core.failure_lines import LogFinding, Origin
+from nvcre_coordinator.core.nccl_watchdog import CollectiveMark
 from nvcre_coordinator.core.pods import (
     MAX_RECORDED_BYTES,
+    Exit,
     PodRecord,
     RunRecord,
     decode,
     encode,
+    last_attempt,
     observe,
     remember,
     with_log,
@@ -30,6 +33,7 @@ def pod(*statuses: dict[str, Any], phase: str = "Running", **labels: str) -> Pod
                 "labels": {
                     "jobset.sigs.k8s.io/replicatedjob-name": "node", "jobset.sigs.k8s.io/restart-attempt": "1",
                     "batch.kubernetes.io/job-completion-index": "3",
+                    **labels,
                 },
             },
             "spec": {"nodeName": "n3"},
@@ -85,6 +89,23 @@ def test_what_is_written_is_read_back() -> None:
     assert decode(encode(run)) == run
 
 
+def test_a_pod_is_written_down_when_it_is_placed_and_when_it_has_ended_and_not_in_between() -> None:
+    """Four changes of a pod are two writes of its Job's ConfigMap."""
+    waiting = PodRecord("p", "u")
+    placed = PodRecord("p", "u", node="n3")
+    running = PodRecord("p", "u", node="n3", phase="Running")
+    done = PodRecord("p", "u", node="n3", phase="Succeeded", exit=Exit(0))
+    assert lasting(RunRecord({"u": waiting})).pods == {}
+    assert lasting(RunRecord({"u": placed})) == lasting(RunRecord({"u": running}))
+    assert lasting(RunRecord({"u": placed})).nodes == ("n3",)
+    assert lasting(RunRecord({"u": done})).pods == {"u": done}
+
+
+def test_a_pod_that_failed_before_it_was_placed_is_not_forgotten() -> None:
+    rejected = PodRecord("p", "u", phase="Failed")
+    assert lasting(RunRecord({"u": rejected})).pods == {"u": rejected}
+
+
 def test_thousands_of_pods_fit_into_a_config_map_and_failures_come_first() -> None:
     pods = {f"uid-{i}": PodRecord(f"pod-{i}" * 20, f"uid-{i}", node=f"node-{i}" * 20) for i in range(5000)}
     failed = observe(pod(ended("a", 1), phase="Failed"))
@@ -105,6 +126,23 @@ def test_the_order_of_observations_makes_no_difference_to_the_failure(order: lis
         run = remember(run, [seen[name]], {})
     assert run.pods["u"].failed
     assert run.pods["u"].phase == "Failed"
+
+
+def test_a_pod_that_jobset_makes_anew_is_another_run_of_the_same_rank() -> None:
+    def of_attempt(attempt: int) -> PodRecord:
+        pod_of = pod(ended("a", 1), phase="Failed", **{"jobset.sigs.k8s.io/restart-attempt": str(attempt)})
+        return msgspec.structs.replace(observe(pod_of), uid=f"u{attempt}", node=f"n{attempt}")
+
+    run = remember(RunRecord(), [of_attempt(1), of_attempt(0), of_attempt(2)], {})
+    assert [record.uid for record in last_attempt(run.pods.values())] == ["u2"]
+    assert run.nodes == ("n0", "n1", "n2")  # hardware of all of them may have ended it
+    assert last_attempt(()) == ()
+
+
+def test_what_the_logs_said_about_collectives_survives_a_new_coordinator() -> None:
+    run = remember(RunRecord(), [observe(pod(ended("a", 134), phase="Failed"))], {})
+    run = with_log(run, "u", LogFinding(Origin.FOLLOW_UP, "watchdog", collectives=(CollectiveMark("0", 3, 41),)))
+    assert decode(encode(run)) == run
 
 
 @pytest.mark.parametrize("index", ["9" * 60, "\u0663", "-1", "", "x"])

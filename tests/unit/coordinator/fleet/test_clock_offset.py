@@ -54,3 +54,4 @@ def test_the_true_offset_lies_within_the_uncertainty(offset_s: int, delays_ms: l
     assert clock is not None
     assert abs(clock.offset - offset_s * S) <= clock.uncertainty + timedelta(microseconds=2)
     assert clock.uncertainty < NEGLIGIBLE
+    assert abs(clock.on_our_clock(NOW + offset_s * S) - NOW) <= clock.error + timedelta(microseconds=2)
