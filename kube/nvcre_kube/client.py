@@ -24,6 +24,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
+from nvcre_kube.proxy import environment_proxy
 from nvcre_kube.resources import SERVICE_ACCOUNTS, JsonObject, Resource
 from nvcre_kube.timestamps import rfc3339
 
@@ -135,6 +136,10 @@ class KubeClient:
     def __init__(self, configuration: Configuration) -> None:
         configuration.connection_pool_maxsize = 0  # every watch and followed log holds a connection of its own
         configuration.retries = False
+        # With the library's trust_env, aiohttp waits for a thread twice before each request: to read the proxy's
+        # variables and to read ~/.netrc, whose entry for the API server would only clash with our token.
+        configuration.proxy = configuration.proxy or environment_proxy(configuration.host)
+        configuration.client_session_kwargs = {"trust_env": False}
         self._configuration = configuration
         self._rest = RESTClientObject(configuration)
 
