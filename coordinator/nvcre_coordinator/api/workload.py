@@ -85,7 +85,6 @@ class PodSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
     phase: str = "Pending"
-    start_time: datetime | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
     conditions: tuple[WorkloadCondition, ...] | None = None
 

@@ -27,7 +27,7 @@ from nvcre_coordinator.core.attribution import LeaseWatch
 from nvcre_coordinator.core.failure_lines import LogFinding
 from nvcre_coordinator.core.limits import tail
 from nvcre_coordinator.core.naming import pods_config_map_name
-from nvcre_coordinator.core.pods import PodRecord, RunRecord, decode, encode, end_attempt, remember, with_log
+from nvcre_coordinator.core.pods import PodRecord, RunRecord, decode, encode, end_attempt, lasting, remember, with_log
 from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
 
 logger = logging.getLogger(__name__)
@@ -130,6 +130,9 @@ class RunMemory:
         run = self._runs.setdefault(run_key, _Run())
         if run.loaded_for == job.metadata.uid:
             return
+        if job.status.workload_ref is None and names.JOB_FINALIZER not in job.metadata.finalizers:
+            run.loaded_for = job.metadata.uid  # nobody has worked on this Job yet
+            return
         try:
             obj = await self._client.get(CONFIG_MAPS, pods_config_map_name(job.metadata.name), job.metadata.namespace)
         except ApiError as error:
@@ -146,9 +149,10 @@ class RunMemory:
     async def save(self, run_key: Key, job: Job) -> None:
         """Writes the ConfigMap when something is new.  The only writer is the leader: last write wins."""
         run = self._runs.get(run_key)
-        if run is None or not (run.record.pods or run.saved):
+        record = lasting(run.record) if run is not None else RunRecord()
+        if run is None or not (record.pods or run.saved):
             return
-        text = encode(run.record)
+        text = encode(record)
         if text == run.saved:
             return
         name, namespace = pods_config_map_name(job.metadata.name), job.metadata.namespace

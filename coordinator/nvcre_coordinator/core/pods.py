@@ -43,7 +43,6 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     restart_attempt: Int32 = 0
     phase: str = "Pending"
     created_at: Moment | None = None
-    started_at: Moment | None = None
     gpus: bool = False  # has GPUs of its own
     exit: Exit | None = None
     log: LogFinding | None = None  # read when the container terminated
@@ -96,7 +95,6 @@ def observe(pod: Pod) -> PodRecord:
         restart_attempt=_number(attempt) or 0,
         phase=pod.status.phase,
         created_at=meta.creation_timestamp,
-        started_at=pod.status.start_time,
         gpus=pod.spec.asks_for(names.GPU_RESOURCE),
         exit=_exit(pod),
     )
@@ -110,7 +108,6 @@ def fold(known: PodRecord | None, seen: PodRecord) -> PodRecord:
     return msgspec.structs.replace(
         seen,
         node=seen.node or known.node,
-        started_at=seen.started_at or known.started_at,
         phase=known.phase if known.finished and not seen.finished else seen.phase,
         exit=exited,
         log=seen.log or known.log,
@@ -159,6 +156,19 @@ def without_gpus(pods: Iterable[PodRecord]) -> frozenset[str]:
     """Nodes where the run has nothing but launchers without GPUs; a worker may have come by its GPUs in other ways."""
     seen = tuple(pod for pod in pods if pod.node)
     return frozenset(pod.node for pod in seen) - {pod.node for pod in seen if pod.gpus or not pod.launcher}
+
+
+def lasting(run: RunRecord) -> RunRecord:
+    """What must be written down: where pods were placed and how they ended.
+
+    Whether one has begun to run is known again from the pod itself, and about one that is gone nobody asks.
+    """
+    pods = {
+        uid: pod if pod.finished else msgspec.structs.replace(pod, phase="Pending")
+        for uid, pod in run.pods.items()
+        if pod.node or pod.finished
+    }
+    return RunRecord(pods=pods, boot_ids=run.boot_ids)
 
 
 def encode(run: RunRecord) -> str:

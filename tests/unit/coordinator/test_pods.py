@@ -18,6 +18,7 @@ from nvcre_coordinator.core.pods import (
     decode,
     encode,
     last_attempt,
+    lasting,
     observe,
     remember,
     with_log,
