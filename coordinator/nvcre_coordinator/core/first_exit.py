@@ -2,9 +2,9 @@
 
 A collective dies within a second and exit times have one-second resolution, so candidates are the ranks within 2 s of
 the earliest exit (more where the nodes' clocks are known less well) whose exit class and log are not a follow-up of
-somebody else's failure: SIGTERM (143), SIGKILL (137) of a teardown, NCCL remote errors, launchers.  Log times order
-them where they are known and differ by more than 2 s plus both clocks' error (DESIGN 6.5).  All times are put on the
-coordinator's clock first.
+somebody else's failure: SIGTERM (143), SIGKILL (137) of a teardown, NCCL remote errors, launchers (unless they were
+killed for their own memory).  Log times order them where they are known and differ by more than 2 s plus both clocks'
+error (DESIGN 6.5).  All times are put on the coordinator's clock first.
 """
 
 from __future__ import annotations
@@ -63,15 +63,19 @@ def first_crashes(pods: tuple[PodRecord, ...], clocks: Mapping[str, ClockOffset]
         if pod.failed and pod.exit is not None and pod.exit.finished_at is not None
         for clock in (clocks.get(pod.node, ASSUMED),)
     ]
-    workers = [ending for ending in endings if not ending.pod.launcher and ending.pod.node]
-    if not workers:
+    causes = [
+        ending
+        for ending in endings
+        if ending.pod.node and (not ending.pod.launcher or ending.exit.reason == OOM_KILLED)
+    ]
+    if not causes:
         return ()
-    earliest = min(workers, key=lambda ending: ending.time)
+    earliest = min(causes, key=lambda ending: ending.time)
     times = [ending.time for ending in endings]
     alone_first = min(times) if times.count(min(times)) == 1 else None
     candidates = [
         ending
-        for ending in workers
+        for ending in causes
         if ending.time - earliest.time <= max(SIMULTANEOUS, ending.clock.error + earliest.clock.error)
         and not _follow_up(ending, alone_first=ending.time == alone_first)
     ]

@@ -213,8 +213,8 @@ class Cluster:
         }
         await self.client.update_status(TRAIN_JOBS, obj)
 
-    async def add_pod(self, job: str, replicated_job: str, node: str, *, index: int = 0) -> str:
-        name = f"{job}-workload-{replicated_job}-0-{index}-abcde"
+    async def add_pod(self, job: str, replicated_job: str, node: str, *, index: int = 0, attempt: int = 0) -> str:
+        name = f"{job}-workload-{replicated_job}-0-{index}-abcd{attempt}"
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -224,7 +224,7 @@ class Cluster:
                 "labels": {
                     "jobset.sigs.k8s.io/jobset-name": f"{job}-workload",
                     "jobset.sigs.k8s.io/replicatedjob-name": replicated_job,
-                    "jobset.sigs.k8s.io/restart-attempt": "0",
+                    "jobset.sigs.k8s.io/restart-attempt": str(attempt),
                     "batch.kubernetes.io/job-completion-index": str(index),
                 },
             },

@@ -138,6 +138,11 @@ def test_a_launcher_that_ends_alone_names_nobody(build: Any) -> None:
     assert found.culprit.name == "l"
 
 
+def test_a_launcher_killed_for_its_memory_is_a_cause_of_its_own(build: Any) -> None:
+    launcher = build.pod("l", node="n0", role="launcher", rank=0, code=137, reason="OOMKilled", ended=60)
+    assert named(attribute(build, launcher, build.pod("r0", node="n1", code=143, ended=61))) == ["n0"]
+
+
 def test_the_order_in_which_jobs_and_pods_are_seen_makes_no_difference(build: Any) -> None:
     pods = [
         build.pod("l", node="n0", role="launcher", code=1, ended=59),
