@@ -1,4 +1,4 @@
-"""The command nvcre-agent: flags, logging, signals, exit code."""
+"""The command nvcre-agent: which of its commands is meant, flags, logging, signals, exit code."""
 
 import asyncio
 import logging
@@ -11,6 +11,11 @@ from nvcre_agent.config import Config, parse
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["kernel-log"]:
+        from nvcre_agent import kernel_log_command  # noqa: PLC0415 - the running agent does not need it
+
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it as it ends any filter
+        sys.exit(kernel_log_command.main(sys.argv[2:]))
     config = parse(sys.argv[1:])
     log_to_stderr(config.log_level)
     try:

@@ -8,52 +8,94 @@ import re
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
-_AER = re.compile(rf"(?:[\w-]{{1,32}} )?(?P<port>{_PCI}): (?P<message>AER: .{{1,200}})")
+_AER = re.compile(rf"(?:[\w-]{{1,32}} )?(?P<port>{_PCI}): (?P<message>AER: .{{1,500}})")
 _AER_RECEIVED = re.compile(
-    r"AER: (?:Multiple )?(?P<severity>Corrected|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\)) "
-    r"error(?:\(s\))? received:?"
+    r"AER: (?P<multiple>Multiple )?(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\)) "
+    r"error(?:\(s\))?(?: message)? received:?"
     rf"(?:.{{0,16}}?(?P<device>{_PCI}))?"
 )
-_MLX5 = re.compile(rf"mlx5_(?:core|ib) (?P<pci>{_PCI})(?: (?P<device>[\w.-]{{1,32}}))?: (?P<message>.{{1,200}})")
+_BUS_ERROR = re.compile(
+    rf"(?:[\w-]{{1,32}} )?(?P<device>{_PCI}): (?:AER: )?(?P<message>PCIe Bus Error: "
+    r"severity=(?P<severity>Corrected|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\)).{0,200})"
+)
+_MLX5 = re.compile(
+    rf"(?:mlx5_(?:core|ib) (?P<pci>{_PCI})(?: (?P<device>[\w.-]{{1,32}})(?: \([^)]{{1,32}}\))?)?"
+    r"|infiniband (?P<ib>mlx5_[\w.-]{1,27})): (?P<message>.{1,500})"
+)
 _MLX5_PORT = re.compile(r"(?:Port: \d+ )?Link (?P<state>DOWN|ACTIVE|UP)\b", re.IGNORECASE)
 _WATCHDOG = re.compile(r"NETDEV WATCHDOG: (?P<device>[\w.-]{1,32}) \(mlx5_core\): transmit queue \d+ timed out")
 _CARRIER = re.compile(r"(?P<device>ib\w{1,30}): lost carrier\b")
 _OOM = re.compile(
     r"(?P<message>(?:Memory cgroup out of memory: |Out of memory: )?"
-    r"Killed process (?P<pid>\d{1,10}) \((?P<process>[^)]{0,64})\))"
+    r"Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10},)? \((?P<process>.{0,64}?)\))(?=[ ,]|$)"
 )
 _MCE = re.compile(r"mce: \[Hardware Error\]: (?P<message>.{1,200})")
 _MCE_HEAD = re.compile(r"CPU \d+: Machine Check(?: Exception)?: ")
+_MCE_DECODED = re.compile(
+    r"\[Hardware Error\]: "
+    r"(?P<message>(?P<word>Corrected|Deferred|Uncorrected|System Fatal)\b[^.]{0,64} ?error\b.{0,100})"
+)
+_FIRMWARE_ERROR = re.compile(
+    r"\{\d{1,10}\}\[Hardware Error\]: +(?P<message>event severity: (?P<word>corrected|recoverable|fatal|info)\b.{0,64})"
+)
 _EDAC = re.compile(r"EDAC (?P<device>[\w.#-]{1,32}): (?P<message>\d+ (?P<word>CE|UE) .{0,200})")
 _MEMORY_FAILURE = re.compile(r"Memory failure: (?P<message>0x[0-9a-fA-F]{1,16}: .{1,200})")
 
 # What mlx5 says of itself, and how bad it is (NVSentinel's NIC driver patterns).
 _MLX5_WORDS = (
     ("unrecoverable hardware error", "Fatal"),
+    ("Fatal error", "Fatal"),
     ("device's health compromised", "Fatal"),
     ("Will cause a leak of a command resource", "Fatal"),
-    ("Port module event", "Module"),
+    ("High temperature on sensors", "Temperature"),
     ("Cable error", "Module"),
     ("Cable unplugged", "Module"),
+    ("Port module event[error]", "Module"),
+    ("High Temperature", "Temperature"),
     ("Detected insufficient power", "Error"),
     ("ACCESS_REG", "Error"),
 )
+_MLX5_HEALTH = re.compile(r"Health issue observed, .{1,64}, severity\(\d\) (?P<word>\w+)")
+_MLX5_HEALTH_FATAL = ("EMERGENCY", "ALERT", "CRITICAL", "ERROR")
 
 
-def pcie_aer(line: str) -> KernelEvent | None:
-    """The line of the port that received the error; the `PCIe Bus Error` lines after it are its details."""
-    if (found := _AER.match(line)) is None:
-        return None
-    message = found["message"].rstrip()
-    if (received := _AER_RECEIVED.match(message)) is not None:
-        word = received["severity"]
-        severity = "Corrected" if word == "Corrected" else "Non-Fatal" if "Non-Fatal" in word else "Fatal"
-        device = received["device"] or found["port"]
-    elif "can't recover" in message:
-        severity, device = "Cannot recover", found["port"]
-    else:
-        return None
-    return KernelEvent(kind=KernelEventKind.PCIE_AER, message=message, raw=line, pci=device, severity=severity)
+class PcieErrors:
+    """A PCIe error is told by the port that received it, then by the device: one event, at the first of the lines.
+
+    Where the port's line of an uncorrected error is missing, the device's line is the event.
+    """
+
+    MAX_DETAILS = 4  # that "Multiple" may introduce
+
+    def __init__(self) -> None:
+        self._announced = ""
+        self._details_left = 0
+
+    def feed(self, line: str) -> KernelEvent | None:
+        if (found := _BUS_ERROR.match(line)) is not None:
+            severity = _aer_severity(found["severity"])
+            if severity == "Corrected" or (severity == self._announced and self._details_left > 0):
+                self._details_left -= 1
+                return None
+            message, device = found["message"].rstrip(), found["device"]
+        elif (found := _AER.match(line)) is None:
+            return None
+        else:
+            message = found["message"].rstrip()
+            if (received := _AER_RECEIVED.match(message)) is not None:
+                severity = _aer_severity(received["severity"])
+                device = received["device"] or found["port"]
+                self._announced = severity
+                self._details_left = self.MAX_DETAILS if received["multiple"] else 1
+            elif "can't recover" in message:
+                severity, device = "Cannot recover", found["port"]
+            else:
+                return None
+        return KernelEvent(kind=KernelEventKind.PCIE_AER, message=message, raw=line, pci=device, severity=severity)
+
+
+def _aer_severity(printed: str) -> str:
+    return "Corrected" if printed.startswith("Correct") else "Non-Fatal" if "Non-Fatal" in printed else "Fatal"
 
 
 def ib_link(line: str) -> KernelEvent | None:
@@ -67,7 +109,7 @@ def ib_link(line: str) -> KernelEvent | None:
             message=message,
             raw=line,
             pci=found["pci"],
-            device=found["device"],
+            device=found["device"] or found["ib"],
             state=state,
         )
     if (found := _WATCHDOG.match(line) or _CARRIER.match(line)) is not None:
@@ -79,6 +121,8 @@ def ib_link(line: str) -> KernelEvent | None:
 def _mlx5_state(message: str) -> str | None:
     if (port := _MLX5_PORT.match(message)) is not None:
         return "DOWN" if port["state"].upper() == "DOWN" else "ACTIVE"
+    if (health := _MLX5_HEALTH.match(message)) is not None:
+        return "Fatal" if health["word"] in _MLX5_HEALTH_FATAL else "Error"
     return next((state for words, state in _MLX5_WORDS if words in message), None)
 
 
@@ -100,6 +144,10 @@ def machine_check(line: str) -> KernelEvent | None:
         if _MCE_HEAD.match(found["message"]) is None:
             return None  # TSC, PROCESSOR and similar lines are details
         severity = "Uncorrected" if "Exception" in found["message"][:40] else "Corrected"
+        return KernelEvent(KernelEventKind.MCE, found["message"].rstrip(), line, severity=severity)
+    if (found := _MCE_DECODED.match(line) or _FIRMWARE_ERROR.match(line)) is not None:
+        mild = found["word"] in ("Corrected", "Deferred", "corrected", "info")
+        severity = "Corrected" if mild else "Uncorrected"
         return KernelEvent(KernelEventKind.MCE, found["message"].rstrip(), line, severity=severity)
     if (found := _EDAC.match(line)) is not None:
         severity = "Uncorrected" if found["word"] == "UE" else "Corrected"

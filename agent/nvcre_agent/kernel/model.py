@@ -19,7 +19,11 @@ class KernelEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KernelEvent:
-    """`severity` is the printed word, where there is one; `state` of a NIC is DOWN, ACTIVE, Fatal, Module or Error."""
+    """`severity` is the printed word, where there is one.
+
+    `state` of a NIC is DOWN, ACTIVE, Fatal, Module, Temperature or Error. `line` is the number that the caller gave to
+    the line where the event begins.
+    """
 
     kind: KernelEventKind
     message: str
@@ -36,3 +40,4 @@ class KernelEvent:
     device: str | None = None
     state: str | None = None
     injected: bool = False
+    line: int = 0

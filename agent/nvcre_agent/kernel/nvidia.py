@@ -5,30 +5,33 @@ name and comma after the code. Patterns are anchored, so a program that quotes s
 """
 
 import re
+from collections import deque
+from dataclasses import dataclass
 
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.xid.classify import link_event, recovery_action
 
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})[^)]{{0,64}}\): *(\d{{1,9}})(?=[,\s]|$),? *")
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})[^)]{{0,64}}\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
 _PID = re.compile(r"pid=('?<unknown>'?|\d{1,10})(?:, *|$)")
 _NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
 _LINK = re.compile(r"\bon link (\d{1,3})\b")
-_SXID = re.compile(rf"nvidia-nvswitch(\d{{1,3}}): SXid \(PCI:({_PCI})\): *(\d{{1,9}})(?=[,\s]|$),? *")
-_SXID_WORD = re.compile(r"(Non-fatal|Fatal)\b", re.IGNORECASE)
+_SXID = re.compile(rf"nvidia-nvswitch(\d{{1,3}}): SXid \((?:PCI:)?({_PCI})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
+_SXID_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _SXID_LINK = re.compile(r"\bLink (\d{1,3})\b")
 _SXID_DETAIL = ("Severity ", "Data {")
 _BUS_DROP = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (GPU has fallen off the bus\.?)")
 _RM_INIT = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (RmInitAdapter failed!.{{0,200}})")
 _RM_INIT_NO_DEVICE = re.compile(
     r"NVRM: (RmInitAdapter: Cannot initialize GSP firmware RM.{0,200}"
+    r"|RmInitAdapter failed!.{0,200}"
     r"|.{0,64}failed to wait for GFW boot complete.{0,200}"
     r"|The NVIDIA probe routine failed for \d+ device\(s\)\.?"
     r"|None of the NVIDIA .{0,64}were initialized[.!]?)"
 )
-_ADAPTER = re.compile(rf"NVRM: The NVIDIA GPU ({_PCI})\b")
-_OFF_THE_BUS = "fallen off the bus and is not responding to commands"
+_ADAPTER = re.compile(rf"NVRM: (The NVIDIA GPU ({_PCI})\b.{{0,200}})")
+_ADAPTER_ENDS = ("fallen off the bus and is not responding to commands", "is not supported by")
 
 
 def xid(line: str) -> KernelEvent | None:
@@ -85,7 +88,7 @@ def sxid(line: str) -> KernelEvent | None:
         code=int(found[3]),
         switch=int(found[1]),
         nvlink=int(link[1]) if link else None,
-        severity=word[1].capitalize() if word else None,
+        severity=None if word is None else "Fatal" if word[1].lower() == "fatal" else "Non-fatal",
     )
 
 
@@ -111,28 +114,44 @@ class BusDropLines:
         NVRM: (PCI ID: 10de:20b0) installed in this system has
         NVRM: fallen off the bus and is not responding to commands.
 
-    The same first two lines also introduce "is not supported by", which is configuration and no event.
+    The same first two lines also introduce "is not supported by", which is configuration and no event. Two GPUs that
+    are lost at once may tell it with their lines mixed: the first address belongs to the first end.
     """
 
-    def __init__(self) -> None:
-        self._pci: str | None = None
-        self._lines_left = 0
+    MAX_OPEN = 16
+    MAX_LINES = 3  # of the driver, per address
 
-    def feed(self, line: str) -> KernelEvent | None:
+    def __init__(self) -> None:
+        self._open: deque[_Adapter] = deque(maxlen=self.MAX_OPEN)
+
+    def feed(self, line: str, number: int = 0) -> KernelEvent | None:
         if (found := _ADAPTER.match(line)) is not None:
-            self._pci, self._lines_left = found[1], 3
-        if self._pci is None:
+            self._open.append(_Adapter(found[2], [found[1].rstrip()], number, self.MAX_LINES * (len(self._open) + 1)))
+        elif self._open:
+            said = line.removeprefix("NVRM: ").rstrip()[:200]
+            # Middle lines name no GPU: the oldest one that has none yet.
+            next((one for one in self._open if len(one.said) == 1), self._open[0]).said.append(said)
+        if not self._open:
             return None
-        if _OFF_THE_BUS in line:
-            event = KernelEvent(
-                kind=KernelEventKind.BUS_DROP,
-                message="fallen off the bus and is not responding to commands.",
-                raw=line,
-                pci=self._pci,
-            )
-            self._pci = None
-            return event
-        self._lines_left -= 1
-        if self._lines_left == 0:
-            self._pci = None
+        end = next((end for end in _ADAPTER_ENDS if end in line), None)
+        if end is not None:
+            lost = self._open.popleft()
+            return None if end != _ADAPTER_ENDS[0] else lost.event(line)
+        for one in self._open:
+            one.lines_left -= 1
+        while self._open and self._open[0].lines_left <= 0:
+            self._open.popleft()
         return None
+
+
+@dataclass(slots=True)
+class _Adapter:
+    pci: str
+    said: list[str]
+    number: int
+    lines_left: int
+
+    def event(self, last: str) -> KernelEvent:
+        return KernelEvent(
+            kind=KernelEventKind.BUS_DROP, message=" ".join(self.said), raw=last, pci=self.pci, line=self.number
+        )

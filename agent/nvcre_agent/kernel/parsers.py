@@ -1,19 +1,20 @@
 """Which family a kernel line belongs to: the one entry to all line parsers.
 
-Cheap words first, because nearly every line is none of ours. The state it keeps is one address (a bus loss told in
-three lines); linear in the length of the text.
+Cheap words first, because nearly every line is none of ours. The state it keeps is small and bounded (bus losses told
+in three lines, the PCIe error whose details follow); linear in the length of the text.
 
 Only the NVIDIA driver tells one event in a record of several lines. The kernel quotes what users choose, file names
 among them, and those may contain line breaks: the later lines of any other record are somebody's words.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from nvcre_agent.kernel import host, nvidia
 from nvcre_agent.kernel.model import KernelEvent
 
-MAX_LINE = 1024
-_DRIVER = "NVRM: "
+MAX_LINE = 4096
+DRIVER = "NVRM: "
 
 
 class LineParser:
@@ -21,28 +22,42 @@ class LineParser:
 
     def __init__(self) -> None:
         self._bus_drop = nvidia.BusDropLines()
+        self._aer = host.PcieErrors()
+        self._driver_record = False
         self._families: tuple[tuple[str | tuple[str, ...], Callable[[str], KernelEvent | None]], ...] = (
             ("nvidia-nvswitch", nvidia.sxid),
-            (("mlx5_", "ib", "NETDEV WATCHDOG"), host.ib_link),
+            (("mlx5_", "ib", "infiniband ", "NETDEV WATCHDOG"), host.ib_link),
             (("Out of memory", "Memory cgroup", "Killed process"), host.oom_kill),
-            (("mce: ", "EDAC ", "Memory failure"), host.machine_check),
+            (("mce: ", "EDAC ", "Memory failure", "[Hardware Error]", "{"), host.machine_check),
         )
 
-    def feed(self, text: str) -> Iterator[KernelEvent]:
+    def feed(self, text: str, line: int = 0) -> Iterator[KernelEvent]:
+        """The events of one record; `line` is what the caller calls its place, for `KernelEvent.line`."""
         lines = text.lstrip("\n").split("\n")
-        for line in lines if lines[0].startswith(_DRIVER) else lines[:1]:
-            if (event := self._line(line[:MAX_LINE].rstrip("\r"))) is not None:
-                yield event
+        self._driver_record = lines[0].startswith(DRIVER)
+        for one in lines if self._driver_record else lines[:1]:
+            if (event := self._line(one[:MAX_LINE].rstrip("\r"), line)) is not None:
+                yield event if event.line else replace(event, line=line)
 
-    def _line(self, line: str) -> KernelEvent | None:
-        if line.startswith(_DRIVER):  # before AER: an Xid quotes the name of a process, which may be "AER: "
-            return self._nvrm(line)
-        if "AER: " in line:
-            return host.pcie_aer(line)
+    def feed_rest(self, text: str, line: int = 0) -> Iterator[KernelEvent]:
+        """A further line of the record that was fed last, where a log gives a record's lines one by one."""
+        if self._driver_record and (event := self._line(text[:MAX_LINE].rstrip("\r"), line)) is not None:
+            yield event if event.line else replace(event, line=line)
+
+    def _line(self, line: str, number: int) -> KernelEvent | None:
+        if line.startswith(DRIVER):  # before AER: an Xid quotes the name of a process, which may be "AER: "
+            return self._nvrm(line, number)
+        if "AER: " in line or "PCIe Bus Error: " in line:
+            return self._aer.feed(line)
         for starts, parse in self._families:
             if line.startswith(starts):
                 return parse(line)
         return None
 
-    def _nvrm(self, line: str) -> KernelEvent | None:
-        return nvidia.xid(line) or nvidia.bus_drop(line) or self._bus_drop.feed(line) or nvidia.rm_init_failed(line)
+    def _nvrm(self, line: str, number: int) -> KernelEvent | None:
+        return (
+            nvidia.xid(line)
+            or nvidia.bus_drop(line)
+            or self._bus_drop.feed(line, number)
+            or nvidia.rm_init_failed(line)
+        )

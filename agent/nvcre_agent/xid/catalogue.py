@@ -1,15 +1,30 @@
-"""Loads the catalogue files that stand beside this module; they are the only place of codes, remedies and effects."""
+"""The catalogue: the files beside this module, and the file of an operator that overrides single keys of them.
+
+They are the only place of codes, remedies and effects. Judging by them is classify.py.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import yaml
 from nvcre_protos.vocabulary import Blame, FaultClass
 
 from nvcre_agent.xid.model import Classification, Clears
+
+_Word = TypeVar("_Word", bound=StrEnum)
+_KEYS = frozenset(
+    {"mnemonic", "class", "blame", "clears", "condition", "remedy", "remark", "boards", "hardware", "source"}
+)
+_SECTIONS = ("xid", "recovery_action")
+
+
+class CatalogueError(ValueError):
+    """A catalogue file of an operator that cannot be used; the text names file, entry and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +51,37 @@ class Catalogue:
     sxid: Mapping[str, Classification]  # fatal | non_fatal | undetermined
 
 
-@cache
+_in_use: list[Catalogue] = []
+
+
 def catalogue() -> Catalogue:
-    """The catalogue as shipped; read once."""
-    main = _load("catalogue.yaml")
+    """What this process judges by: the catalogue as shipped, or what `override` made of it."""
+    return _in_use[0] if _in_use else _shipped()
+
+
+def override(path: Path | None) -> None:
+    """Judge by the shipped catalogue with the keys of `path` over it, entry by entry; None: as shipped.
+
+    The file has the form of catalogue.yaml, of which it may hold `xid` and `recovery_action`: an entry that is known
+    needs only the keys that change, a new number needs class, blame, clears and remedy. Raises CatalogueError, and
+    what was in use stays so.
+    """
+    changed = None if path is None else _built(_merged(_load("catalogue.yaml"), path))
+    _in_use[:] = () if changed is None else (changed,)
+
+
+@cache
+def _shipped() -> Catalogue:
+    return _built(_load("catalogue.yaml"))
+
+
+def _built(main: Mapping[str, Any]) -> Catalogue:
     links = _load("nvlink5.yaml")
     switches = _load("sxid.yaml")
     effects = main["effects"]
+    source = main["source"]
     return Catalogue(
-        xid={code: _classification(row) for code, row in main["xid"].items()},
+        xid={code: _classification(row, source) for code, row in main["xid"].items()},
         recovery_action={value: _classification(row) for value, row in main["recovery_action"].items()},
         kernel={
             (kind, variant): _classification(row)
@@ -66,11 +103,15 @@ def catalogue() -> Catalogue:
 
 def _load(name: str) -> dict[str, Any]:
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    loaded: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    loaded: dict[str, Any] = _yaml(text)
     return loaded
 
 
-def _classification(row: Mapping[str, Any]) -> Classification:
+def _yaml(text: str) -> Any:
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+
+
+def _classification(row: Mapping[str, Any], source: str = "") -> Classification:
     return Classification(
         fault_class=FaultClass(row["class"]),
         blame=Blame(row["blame"]),
@@ -79,9 +120,70 @@ def _classification(row: Mapping[str, Any]) -> Classification:
         condition=row.get("condition", ""),
         remedy=row["remedy"],
         remark=row.get("remark", ""),
+        hardware=row.get("hardware"),
+        boards=row.get("boards", ""),
+        source=row.get("source", source),
     )
 
 
 def _unit(row: Mapping[str, Any]) -> LinkUnit:
     statuses = tuple((bit, action) for action in ("ResetGpu", "Eval154", "Ignore") for bit in row.get(action, ()))
     return LinkUnit(statuses=statuses, always=row.get("any", ""), by_reason=row.get("by_reason", False))
+
+
+# --- the operator's file
+
+
+def _merged(main: dict[str, Any], path: Path) -> dict[str, Any]:
+    try:
+        given = _yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CatalogueError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise CatalogueError(f"{path}: is not YAML: {error}") from None
+    if not isinstance(given, dict):
+        raise CatalogueError(f"{path}: must be a mapping with {' or '.join(_SECTIONS)}")
+    for section, rows in given.items():
+        if section not in _SECTIONS:
+            raise CatalogueError(f"{path}: {section!r} cannot be overridden, only {' and '.join(_SECTIONS)}")
+        if not isinstance(rows, dict):
+            raise CatalogueError(f"{path}: {section} must map numbers to entries")
+        for code, row in rows.items():
+            entry = f"{path}: {section} {code}"
+            if not isinstance(code, int) or isinstance(code, bool) or code < 0:
+                raise CatalogueError(f"{entry}: the number must be a whole one, not {code!r}")
+            if not isinstance(row, dict):
+                raise CatalogueError(f"{entry}: must be a mapping of {', '.join(sorted(_KEYS))}")
+            main[section][code] = _checked(entry, main[section].get(code, {}), row)
+    return main
+
+
+def _checked(entry: str, known: Mapping[str, Any], row: Mapping[Any, Any]) -> dict[str, Any]:
+    for key, value in row.items():
+        if key not in _KEYS:
+            raise CatalogueError(f"{entry}: unknown key {key!r}; known are {', '.join(sorted(_KEYS))}")
+        if key == "hardware":
+            if value is not None and not isinstance(value, bool):
+                raise CatalogueError(f"{entry}: hardware must be true, false or null, not {value!r}")
+        elif not isinstance(value, str):
+            # YAML reads a bare No as false, so this is where an unquoted blame ends.
+            raise CatalogueError(f'{entry}: {key} must be a text in quotes (blame: "No"), not {value!r}')
+    merged = {**known, **row}
+    for key in ("class", "blame", "clears", "remedy"):
+        if not merged.get(key):
+            raise CatalogueError(f"{entry}: {key} is missing; a new number needs class, blame, clears and remedy")
+    _word(entry, "class", FaultClass, merged["class"])
+    _word(entry, "clears", Clears, merged["clears"])
+    blame = _word(entry, "blame", Blame, merged["blame"])
+    if blame is not Blame.CONDITIONAL and "condition" not in row:
+        merged.pop("condition", None)
+    if (blame is Blame.CONDITIONAL) != bool(merged.get("condition")):
+        raise CatalogueError(f"{entry}: condition is given exactly where blame is Conditional")
+    return merged
+
+
+def _word(entry: str, key: str, words: type[_Word], value: str) -> _Word:
+    try:
+        return words(value)
+    except ValueError:
+        raise CatalogueError(f"{entry}: {key} {value!r} is none of {', '.join(words)}") from None

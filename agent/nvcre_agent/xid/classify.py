@@ -25,10 +25,12 @@ UNKNOWN = Classification(
 _RECOVERY = re.compile(
     r"recovery action changed from 0x([0-9a-f]{1,8})\b.{0,64}? to 0x([0-9a-f]{1,8})\b", re.IGNORECASE
 )
-_LINK_EVENT = re.compile(
-    r"(?P<unit>[A-Za-z][A-Za-z0-9_]{1,31}) +(?P<severity>Fatal|Non-?fatal) +XC\d +i(?P<injected>\d)"
-    r" +Link +(?P<link>-?\d{1,3})"
-    r"(?: +\((?:0x(?P<intr>[0-9a-fA-F]{8}) +0x(?P<status>[0-9a-fA-F]{8})\b)?)?"
+_LINK_EVENT = re.compile(  # whatever follows the severity may be cut off
+    r"(?P<unit>[A-Za-z][A-Za-z0-9_]{1,31}) +(?P<severity>Fatal|Non-?fatal)\b"
+    r"(?: +XC\d +i(?P<injected>\d))?"
+    r"(?: +Link +(?P<link>-?\d{1,3})\b)?"
+    r"(?: *\((?:0x(?P<intr>[0-9a-fA-F]{8}) +0x(?P<status>[0-9a-fA-F]{8})\b)?)?",
+    re.IGNORECASE,
 )
 
 
@@ -56,14 +58,14 @@ class LinkEvent:
 
 
 def link_event(message: str) -> LinkEvent | None:
-    """Read the text of an Xid 144-150: `UNIT Fatal|Nonfatal XCn in Link n (words)`."""
+    """Read the text of an Xid 144-150: `UNIT Fatal|Nonfatal XCn in Link n (words)`, as far as it goes."""
     if (found := _LINK_EVENT.match(message)) is None:
         return None
-    link = int(found["link"])
+    link = -1 if found["link"] is None else int(found["link"])
     return LinkEvent(
         unit=found["unit"],
-        fatal=found["severity"] == "Fatal",
-        injected=found["injected"] != "0",
+        fatal=found["severity"].lower() == "fatal",
+        injected=found["injected"] not in (None, "0"),
         link=link if link >= 0 else None,
         intr_info=None if found["intr"] is None else int(found["intr"], 16),
         error_status=None if found["status"] is None else int(found["status"], 16),
@@ -93,8 +95,8 @@ def classify_recovery_action(value: int) -> Classification:
     known = catalogue().xid[154]
     verdict = catalogue().recovery_action.get(value)
     if verdict is None:
-        return replace(UNKNOWN, mnemonic=known.mnemonic, remark=f"recovery action 0x{value:x} is in no list known here")
-    return replace(verdict, mnemonic=known.mnemonic)
+        verdict = replace(UNKNOWN, remark=f"recovery action 0x{value:x} is in no list known here")
+    return replace(verdict, mnemonic=known.mnemonic, hardware=known.hardware, source=known.source, boards=known.boards)
 
 
 def classify_sxid(code: int, severity: str | None) -> Classification:
@@ -138,6 +140,7 @@ def _nvlink5(code: int, known: Classification, event: LinkEvent) -> Classificati
             condition="",
             remedy=remedy,
             remark=remark,
+            hardware=False,
         )
     blame, condition, remedy = _fatal_link_blame(code, who, decoded)
     return replace(
@@ -148,6 +151,7 @@ def _nvlink5(code: int, known: Classification, event: LinkEvent) -> Classificati
         condition=condition,
         remedy=remedy,
         remark=remark,
+        hardware=not event.injected,
     )
 
 

@@ -17,7 +17,10 @@ class Clears(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The verdict about one code with its text; `condition` is set when blame is Conditional."""
+    """The verdict about one code with its text; `condition` is set when blame is Conditional.
+
+    `hardware` is triage for who reads one log without the rest: should a person look at the node? None: unknown.
+    """
 
     fault_class: FaultClass
     blame: Blame
@@ -26,3 +29,6 @@ class Classification:
     condition: str = ""
     remedy: str = ""
     remark: str = ""
+    hardware: bool | None = None
+    boards: str = ""  # that print the code: A = A100, H = H100, B = B100, G = GB200
+    source: str = ""

@@ -1,0 +1,274 @@
+"""What stands before the kernel's own text in a saved line, and who wrote the line.
+
+A line is an onion: a container runtime's time around a syslog header around `kernel:` around `[  123.456]`. Each layer
+is peeled by its own shape, from outside in, whatever the tool was (dmesg with any of its options, the journal's text
+formats, syslog of both RFCs, raw /dev/kmsg, kubectl, pdsh, serial consoles).
+
+The kernel is believed to have written a line only when a layer says so: facility 0, the tag `kernel`, or the time that
+dmesg prints. Another facility, another program's tag or a container's stream mean that somebody else wrote it, whatever
+the text is. A line without any layer is bare; whether that is to be believed depends on the file (saved.py).
+"""
+
+import re
+from calendar import timegm
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+MAX_LAYERS = 8
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+class Writer(Enum):
+    KERNEL = "kernel"
+    PROCESS = "process"  # a process, through /dev/kmsg, syslog, the journal or its own output
+    NOBODY_SAYS = "nobody says"  # bare text
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """The time of a line as printed, and in seconds of `clock`; without a year those are seconds of 1972."""
+
+    printed: str
+    seconds: float | None
+    clock: str  # uptime | calendar | yearless
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    writer: Writer
+    text: str
+    stamp: Stamp | None = None
+
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_OCTAL = re.compile(r"#0([0-3][0-7])")  # how rsyslog writes control characters
+_HEXADECIMAL = re.compile(r"\\x([0-9a-fA-F]{2})")  # how the kernel and dmesg write them
+
+_KMSG = re.compile(r"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;]{0,256};")
+_PRIORITY = re.compile(r"<(\d{1,3})>(?:1 (?=\d{4}-))?")
+_DECODED = re.compile(r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *\w+ *: *")
+_UPTIME = re.compile(r"\[ {0,16}(\d{1,12}\.\d{1,9})(?: <[^>]{1,24}>)?\] ?")
+_CALLER = re.compile(r"\[ {0,12}[TC]\d{1,10}\] ?")
+_DATE = r"([^\W\d_]{3,4})\.? {1,2}(\d{1,2})"
+_HUMAN = re.compile(
+    rf"\[(?:[^\W\d_]{{2,4}}\.? )?{_DATE} (\d\d):(\d\d)(?::(\d\d)(?:\.\d{{1,9}})?)?"
+    r"(?: (\d{4}))?(?: <[^>]{1,24}>)?\] ?"
+)
+_RELATIVE = re.compile(r"\[ {0,16}[+<] {0,16}\d{1,12}\.\d{1,9}>?\] ?")
+_RFC3164 = re.compile(rf"{_DATE}(?: (\d{{4}}))? (\d\d):(\d\d):(\d\d)(?:\.\d{{1,9}})?(?: (\d{{4}}))? ")
+_DAY_TIME = r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)([.,]\d{1,9})?"
+_ISO = re.compile(rf"{_DAY_TIME}(?: ?(Z|UTC|[+-]\d\d:?\d\d))?:? ")
+_JOURNAL_FULL = re.compile(rf"[^\W\d_]{{2,4}}\.? {_DAY_TIME} ([A-Z]{{3,5}}|[+-]\d\d(?:\d\d)?) ")
+_UNIX = re.compile(r"(\d{9,10}\.\d{3,9}) ")
+_STREAM = re.compile(r"(?:stdout|stderr) [FP] ")
+_HOST_TAG = re.compile(r"(\S{1,255}) (?:(\w{2,8})\.\w{2,8} )?([\w./@()+-]{1,64})(\[\d{1,10}\])?: ?")
+_HOST_UPTIME = re.compile(r"\S{1,255} (?=\[ {0,16}\d{1,12}\.\d)")
+_DMESG_ISO = re.compile(r":\d\d,\d{6}")  # no other tool writes a comma
+_RFC5424_REST = re.compile(r"(\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) (?:-|(?:\[[^\]]{0,1024}\])+) ?\ufeff?")
+_VMKERNEL = re.compile(r"(?:\w\w\(\d{1,4}\)[ *]{1,2})?(?:vmkernel|vmkwarning): |(?=cpu\d{1,5}:\d{1,12}[ )])")
+_VMKERNEL_CPU = re.compile(r"cpu\d{1,5}:\d{1,12}(?: opID=\w{1,32})?\)(?:WARNING: |ALERT: )?")
+# What tools put before whole lines: a host (pdsh, clush, oc), a file (grep), a pod (kubectl --prefix, stern).
+_OUTSIDE = re.compile(
+    r"(?:\[pod/[^\]]{1,512}\]|[\w./-]{1,256}:(?:\d{1,9}:)?|[\w.-]{1,253}(?: [\w.-]{1,253})??) ?"
+    r"(?=[\[<\d]|[^\W\d_]{3,4}\.? {1,2}\d{1,2} \d\d:)"
+)
+_KERNEL_TAGS = frozenset({"kernel", "vmkernel"})
+_KERNEL_WORDS = re.compile(
+    r"NVRM: |nvidia(?:-\w{1,16})?[ :]|pcieport |pci \w{4}:|mlx5_|infiniband |EDAC |mce: |Memory (?:cgroup|failure)|"
+    r"Out of memory|Killed process|NETDEV |INFO: |\{\d+\}\[Hardware|\[Hardware|Linux version|Command line: |BIOS-|"
+    r"ACPI: |smpboot: |usb \d|audit: |EXT4-fs |XFS |nvme |IPv6: |cgroup: |DMAR: |Kernel panic|watchdog: |rcu: |x86/|Freeing "
+)
+
+
+def looks_like_kernel(text: str) -> bool:
+    """Whether a text without a prefix begins as lines of the kernel do."""
+    return _KERNEL_WORDS.match(text) is not None
+
+
+def unwrap(line: str) -> Line:
+    """Peel `line`; linear in its length."""
+    if "\x1b" in line:
+        line = _ANSI.sub("", line)
+    peeled = _Peeled(line)
+    for _ in range(MAX_LAYERS):
+        if peeled.writer is Writer.PROCESS or not peeled.one_layer():
+            break
+    if peeled.in_stream and peeled.writer is Writer.NOBODY_SAYS:
+        peeled.writer = Writer.PROCESS
+    text = peeled.rest
+    if peeled.escaped is not None:
+        digits = 16 if peeled.escaped is _HEXADECIMAL else 8
+        text = peeled.escaped.sub(lambda found: chr(int(found[1], digits)), text)
+    return Line(peeled.writer, text, peeled.stamp)
+
+
+class _Peeled:
+    """What is left of a line while its layers come off."""
+
+    def __init__(self, rest: str) -> None:
+        self.rest = rest
+        self.writer = Writer.NOBODY_SAYS
+        self.stamp: Stamp | None = None
+        self.escaped: re.Pattern[str] | None = None
+        self.in_stream = False
+        self._had_uptime = False
+        self._outermost = True
+
+    def one_layer(self) -> bool:
+        rest = self.rest
+        if not rest:
+            return False
+        first = rest[0]
+        match first:
+            case "[":
+                found = self._bracket(rest)
+            case "<":
+                found = self._priority(rest)
+            case _ if first.isdigit():
+                found = self._digits(rest)
+            case _ if first.isalpha():
+                found = self._word(rest)
+            case _:
+                found = False
+        if not found and self._outermost and (outside := _OUTSIDE.match(rest)) is not None and outside.end():
+            inner = _Peeled(rest[outside.end() :])
+            inner._outermost = False
+            if inner.one_layer():
+                self.rest, found = rest[outside.end() :], True
+        self._outermost = False
+        return found
+
+    # --- by the first character
+
+    def _bracket(self, rest: str) -> bool:
+        if not self._had_uptime and (found := _UPTIME.match(rest)) is not None:
+            self._had_uptime = True
+            after = found.end()
+            if (caller := _CALLER.match(rest, after)) is not None:
+                after = caller.end()
+            self._keep(after, Writer.KERNEL, Stamp(found[1], float(found[1]), "uptime"))
+            if self._outermost and (tag := _HOST_TAG.match(self.rest)) is not None and tag[3] in _KERNEL_TAGS:
+                self._tag(tag)  # journalctl -o short-monotonic
+            return True
+        if (found := _HUMAN.match(rest)) is not None and (stamp := _calendar(found)) is not None:
+            self._keep(found.end(), Writer.KERNEL, stamp)
+            return True
+        if (found := _RELATIVE.match(rest) or _CALLER.match(rest)) is not None:
+            self._keep(found.end(), Writer.KERNEL, None)
+            return True
+        return False
+
+    def _priority(self, rest: str) -> bool:
+        if (found := _PRIORITY.match(rest)) is None:
+            return False
+        self._keep(found.end(), _by_facility(int(found[1])), None)
+        return True
+
+    def _digits(self, rest: str) -> bool:
+        if (found := _KMSG.match(rest)) is not None:
+            seconds = int(found[3]) / 1e6
+            self._keep(found.end(), _by_facility(int(found[1])), Stamp(f"{seconds:.6f}", seconds, "uptime"))
+            self.escaped = _HEXADECIMAL
+            return True
+        if (found := _ISO.match(rest)) is not None:
+            self._after_time(found.end(), _iso(found))
+            return True
+        if (found := _UNIX.match(rest)) is not None:
+            seconds = float(found[1])
+            at = datetime.fromtimestamp(seconds, UTC)
+            self._after_time(found.end(), Stamp(f"{at:%Y-%m-%dT%H:%M:%S}Z", seconds, "calendar"))
+            return True
+        return False
+
+    def _word(self, rest: str) -> bool:
+        if (found := _DECODED.match(rest)) is not None:
+            self._keep(found.end(), Writer.KERNEL if found[1] == "kern" else Writer.PROCESS, None)
+            return True
+        if (found := _RFC3164.match(rest)) is not None and (stamp := _calendar(found)) is not None:
+            self._after_time(found.end(), stamp)
+            return True
+        if (found := _JOURNAL_FULL.match(rest)) is not None:
+            self._after_time(found.end(), _iso(found))
+            return True
+        if rest.startswith("kernel: ") and self.writer is Writer.NOBODY_SAYS and not self.in_stream:
+            self._keep(len("kernel: "), Writer.KERNEL, None)
+            return True
+        return False
+
+    # --- what follows a time
+
+    def _after_time(self, end: int, stamp: Stamp | None) -> None:
+        self._keep(end, None, stamp)
+        rest = self.rest
+        if (found := _STREAM.match(rest)) is not None:
+            self.in_stream = True
+            self._keep(found.end(), None, None)
+        elif (found := _VMKERNEL.match(rest)) is not None:
+            end = found.end()
+            if (cpu := _VMKERNEL_CPU.match(rest, end)) is not None:
+                end = cpu.end()
+            self._keep(end, Writer.KERNEL, None)
+        elif (tag := _HOST_TAG.match(rest)) is not None and tag[3] in _KERNEL_TAGS:
+            self._tag(tag)
+        elif self._structured_syslog():
+            return
+        elif stamp is not None and _DMESG_ISO.search(stamp.printed) is not None:
+            self._keep(0, Writer.KERNEL, None)
+        elif tag is not None and tag[4] is not None:
+            self._tag(tag)
+        elif looks_like_kernel(rest):
+            # syslog without year has a host and a tag here, so this is the tag that `logger -t NVRM` chose
+            self._keep(0, Writer.PROCESS if stamp is not None and stamp.clock == "yearless" else Writer.KERNEL, None)
+        elif tag is not None:
+            self._tag(tag)
+        elif (host := _HOST_UPTIME.match(rest)) is not None:
+            self._keep(host.end(), None, None)
+
+    def _structured_syslog(self) -> bool:
+        """RFC 5424: HOST APP PROCID MSGID STRUCTURED-DATA MSG, where the time came from."""
+        if (found := _RFC5424_REST.match(self.rest)) is None or found[2].endswith(":"):
+            return False
+        self._keep(found.end(), Writer.KERNEL if found[2] in _KERNEL_TAGS else Writer.PROCESS, None)
+        self.escaped = _OCTAL
+        return True
+
+    def _tag(self, found: re.Match[str]) -> None:
+        kernel = found[3] in _KERNEL_TAGS and found[4] is None and found[2] in (None, "kern")
+        self._keep(found.end(), Writer.KERNEL if kernel else Writer.PROCESS, None)
+        self.escaped = _OCTAL
+
+    def _keep(self, end: int, writer: Writer | None, stamp: Stamp | None) -> None:
+        self.rest = self.rest[end:]
+        if writer is not None and self.writer is not Writer.PROCESS:
+            self.writer = writer
+        # A calendar time tells people more than the time since boot, which it often stands around.
+        if self.stamp is None:
+            self.stamp = stamp
+
+
+def _by_facility(priority: int) -> Writer:
+    """A process cannot set facility 0; any other may be forged."""
+    return Writer.KERNEL if priority >> 3 == 0 else Writer.PROCESS
+
+
+def _calendar(found: re.Match[str]) -> Stamp | None:
+    """The time of `May  5 05:05:05 [2026]`; where the month's language is not ours, as printed only."""
+    name, day, *parts = [part for part in found.groups() if part is not None]
+    year = next((int(part) for part in parts if len(part) == 4), 0)
+    hour, minute, second, *_ = [int(part) for part in parts if len(part) == 2] + [0]
+    month = next((at for at, short in enumerate(_MONTHS, 1) if name.lower().startswith(short)), None)
+    if not 1 <= int(day) <= 31:
+        return None
+    seconds = None if month is None else float(timegm((year or 1972, month, int(day), hour, minute, second)))
+    return Stamp(found[0].strip("[] "), seconds, "calendar" if year else "yearless")
+
+
+def _iso(found: re.Match[str]) -> Stamp | None:
+    zone = found[4] if found[4] and found[4][0] in "+-" else "+00:00"
+    printed = found[0].strip().rstrip(":")
+    try:
+        seconds = datetime.fromisoformat(f"{found[1]}T{found[2]}{zone}").timestamp()
+    except ValueError:
+        return None
+    return Stamp(printed, seconds, "calendar")
