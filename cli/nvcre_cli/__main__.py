@@ -47,6 +47,14 @@ OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Text for people, or one JSON document on stdout.")
 ]
 ControlPlaneOption = Annotated[ControlPlane, typer.Option(help="The API server behind it.")]
+AttachOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Instead of --control-plane and --listen: a real control plane that runs already. FILE is what "
+        "`python -m nvcre_local.control_plane up --ready-file FILE` has written. What the run makes there is removed.",
+    ),
+]
 ListenOption = Annotated[str, typer.Option(help="HOST:PORT of the API server; port 0 takes any.")]
 
 
@@ -61,6 +69,7 @@ def local_run(  # noqa: PLR0917  (each is an option)
     keep: KeepOption = False,
     output: OutputOption = Output.TEXT,
     control_plane: ControlPlaneOption = ControlPlane.EMBEDDED,
+    attach: AttachOption = None,
     listen: ListenOption = "127.0.0.1:0",
 ) -> None:
     """Run a manifest on a cluster of its own and report which node failed, and why.
@@ -87,6 +96,7 @@ def local_run(  # noqa: PLR0917  (each is an option)
         keep=keep,
         needs_workload=True,
         server=ServerKind(control_plane.value),
+        attach=attach,
     )
     console = Terminal(stderr=True)
     reports = asyncio.run(run_manifest(plan, documents, timeout_s=timeout_s, console=console))
@@ -95,11 +105,12 @@ def local_run(  # noqa: PLR0917  (each is an option)
 
 
 @local_app.command("up")
-def local_up(
+def local_up(  # noqa: PLR0917  (each is an option)
     scenario: ScenarioOption = None,
     nodes: NodesOption = None,
     keep: KeepOption = False,
     control_plane: ControlPlaneOption = ControlPlane.EMBEDDED,
+    attach: AttachOption = None,
     listen: ListenOption = "127.0.0.1:0",
 ) -> None:
     """Keep a cluster running until Ctrl-C, for kubectl and other clients."""
@@ -117,6 +128,7 @@ def local_up(
         keep=keep,
         needs_workload=False,
         server=ServerKind(control_plane.value),
+        attach=attach,
     )
     asyncio.run(keep_up(plan, console=Terminal(stderr=True)))
 
@@ -136,6 +148,23 @@ def report(
     from nvcre_cli.remote import report_on  # noqa: PLC0415
 
     raise typer.Exit(show_reports([asyncio.run(report_on(kubeconfig, namespace, job))], output=output, scenario=None))
+
+
+@app.command("parse")
+def parse(
+    logs: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests or of a training framework; - is stdin.")],
+    profile: Annotated[
+        str | None, typer.Option(help="LogProfile that reads them: a built-in's name, or a file. Default: a guess.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Measure saved logs, as the coordinator measures the logs of running pods.
+
+    Exit code 0: each has a complete, correct measurement at its end. 1: one has not. 2: one could not be read.
+    """
+    from nvcre_cli.parse import parse_logs  # noqa: PLC0415
+
+    raise typer.Exit(parse_logs(logs, profile, as_json=output is Output.JSON))
 
 
 @app.command("version")

@@ -18,8 +18,10 @@ from functools import partial
 from typing import TypeVar
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_local.api_servers import CannotAttach
 from nvcre_local.cluster import ClusterBroken, ClusterPlan, LocalCluster
 from nvcre_local.cluster_objects import NotInstalled
+from nvcre_local.control_plane.cache import NotBuilt
 from nvcre_local.processes import ChildDied, NotReady
 from nvcre_protos.logfmt import LogfmtFormatter
 from rich.console import Console
@@ -107,7 +109,7 @@ async def _in_cluster(
         if interrupted:
             raise Interrupted("interrupted") from None
         raise
-    except (ChildDied, NotReady, ClusterBroken, NotInstalled) as broken:
+    except (CannotAttach, ChildDied, NotReady, ClusterBroken, NotBuilt, NotInstalled) as broken:
         raise Problem(str(broken)) from broken
     except (ApiError, *CONNECTION_ERRORS) as error:
         raise Problem(f"the cluster's API server: {error}") from error

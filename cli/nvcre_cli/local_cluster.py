@@ -44,6 +44,7 @@ def plan_cluster(
     keep: bool,
     needs_workload: bool,
     server: ServerKind = ServerKind.EMBEDDED,
+    attach: Path | None = None,
 ) -> ClusterPlan:
     """`needs_workload`: without a scenario the Job will run nccl-tests, so they must be there."""
     missing = missing_packages()
@@ -58,7 +59,7 @@ def plan_cluster(
                 chosen = chosen.with_nodes(nodes)
             except ScenarioError as error:
                 raise UsageProblem(str(error)) from None
-        return ClusterPlan(chosen, namespaces=namespaces, listen=listen, keep=keep, server=server)
+        return ClusterPlan(chosen, namespaces=namespaces, listen=listen, keep=keep, server=server, attach=attach)
     try:
         hardware = find_gpus()
     except NoGpus as missing:
@@ -71,4 +72,6 @@ def plan_cluster(
             f"not tested: {hardware.gpus} x {hardware.product} are here, but all_reduce_perf of nccl-tests "
             "is neither in $NCCL_TESTS_DIR nor on the PATH"
         )
-    return ClusterPlan(None, hardware, programs, namespaces=namespaces, listen=listen, keep=keep, server=server)
+    return ClusterPlan(
+        None, hardware, programs, namespaces=namespaces, listen=listen, keep=keep, server=server, attach=attach
+    )

@@ -1,8 +1,8 @@
-"""The API server behind a local cluster, either kind: our embedded one, or a real control plane.
+"""The API server behind a local cluster: our embedded one, a real control plane, or a real one that runs already.
 
-Starts it, and tells what the cluster needs to go on: kubeconfigs for people, for the coordinator and for the kubelets,
-and what the kubelets do besides. With the real one, kube-scheduler, JobSet and Trainer run, and the coordinator has the
-rights of daemonset/rbac.yaml and no more.
+Starts or finds it, and tells what the cluster needs to go on: kubeconfigs for people, for the coordinator and for the
+kubelets, and what the kubelets do besides. With the real one, kube-scheduler, JobSet and Trainer run, and the
+coordinator has the rights of daemonset/rbac.yaml and no more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nvcre_kube.client import ApiError, KubeClient
 
@@ -21,9 +21,17 @@ from nvcre_local import cluster_objects as objects
 from nvcre_local.cluster_yaml import load_documents
 from nvcre_local.processes import Children
 
+if TYPE_CHECKING:
+    from nvcre_local.control_plane.plane import Served
+
 READY_WITHIN_S = 30.0
+COORDINATOR_TOKEN_S = 365 * 24 * 3600
 
 Say = Callable[[str], None]
+
+
+class CannotAttach(Exception):
+    """No control plane, or it is in use; the message names the file and the remedy."""
 
 
 class ServerKind(StrEnum):
@@ -46,17 +54,15 @@ class ApiServer:
     """Returns once Pods are admitted to a namespace."""
 
 
-def _coordinator() -> objects.Identity:
-    namespace, account = objects.SYSTEM_NAMESPACE, objects.COORDINATOR_ACCOUNT
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
-    return objects.Identity.new(f"system:serviceaccount:{namespace}:{account}", *groups)
-
-
 async def embedded(children: Children, directory: Path, *, listen: str) -> ApiServer:
     """Raises ChildDied, NotReady."""
     admin = objects.Identity.new("nvcre-local-admin", "system:masters")
     kubelets = objects.Identity.new("nvcre-local-kubelets", "system:nodes")
-    coordinator = _coordinator()
+    coordinator = objects.Identity.new(
+        f"system:serviceaccount:{objects.SYSTEM_NAMESPACE}:{objects.COORDINATOR_ACCOUNT}",
+        "system:serviceaccounts",
+        f"system:serviceaccounts:{objects.SYSTEM_NAMESPACE}",
+    )
     token = objects.write_secret(directory / "kubelet-token", objects.Identity.new("kubelet").token)
     users = (admin, kubelets, coordinator)
     tokens = objects.write_secret(directory / "tokens.csv", "".join(user.line for user in users))
@@ -92,38 +98,65 @@ async def _at_once(_: KubeClient, __: str) -> None:
 
 
 async def real(children: Children, directory: Path, *, listen: str, say: Say) -> ApiServer:
-    """Raises ChildDied, NotReady, ApiError, NotBuilt."""
-    # Imported here: with an embedded server nobody needs it.
-    from nvcre_local.control_plane.plane import ControlPlane, Plan, wait_for_service_account  # noqa: PLC0415
+    """One of our own. Raises ChildDied, NotReady, ApiError, NotBuilt."""
+    # Imported here, and below: with an embedded server nobody needs it.
+    from nvcre_local.control_plane.plane import ControlPlane, Plan  # noqa: PLC0415
 
-    coordinator = _coordinator()
     own = directory / "control-plane"
     own.mkdir(mode=0o700)
     host, _, port = listen.rpartition(":")
-    plane = ControlPlane(Plan(identities=(coordinator,), host=host, port=int(port)), own, children, say)
+    plane = ControlPlane(Plan(host=host, port=int(port)), own, children, say)
     try:
         served = await plane.start()
         async with await KubeClient.from_kubeconfig(served.kubeconfig) as client:
             await _install(client)
-        kubeconfig = objects.write_secret(directory / "kubeconfig", served.kubeconfig.read_text())
-        text = objects.kubeconfig(served.url, coordinator, ca=served.authority)
-        access = objects.write_secret(directory / "coordinator.kubeconfig", text)
+            return await _on(served, client, directory, stop=plane.stop)
     except BaseException:
         await plane.stop()
         raise
+
+
+async def attached(ready_file: Path, directory: Path, *, say: Say) -> ApiServer:
+    """One that runs already, for us alone until `stop`. Raises CannotAttach, ApiError, TimeoutError."""
+    from nvcre_local.attached import Attachment  # noqa: PLC0415
+
+    attachment = Attachment.of(ready_file)
+
+    async def stop() -> None:
+        await attachment.end(say)
+
+    try:
+        async with await KubeClient.from_kubeconfig(attachment.served.kubeconfig) as client:
+            await _install(client)
+            await attachment.begin(client)
+            return await _on(attachment.served, client, directory, stop=stop)
+    except BaseException:
+        attachment.release()
+        raise
+
+
+async def _on(served: Served, client: KubeClient, directory: Path, *, stop: Callable[[], Awaitable[None]]) -> ApiServer:
+    """The coordinator has a token of its ServiceAccount, as its Pod would, but one that lasts."""
+    from nvcre_local.control_plane.plane import wait_for_service_account  # noqa: PLC0415
+
+    token = await client.create_token(
+        objects.COORDINATOR_ACCOUNT, objects.SYSTEM_NAMESPACE, {"expirationSeconds": COORDINATOR_TOKEN_S}
+    )
+    coordinator = objects.Identity(objects.COORDINATOR_ACCOUNT, (), token["status"]["token"])
+    access = objects.kubeconfig(served.url, coordinator, ca=served.authority)
     return ApiServer(
         url=served.url,
-        kubeconfig=kubeconfig,
-        coordinator=access,
+        kubeconfig=objects.write_secret(directory / "kubeconfig", served.kubeconfig.read_text()),
+        coordinator=objects.write_secret(directory / "coordinator.kubeconfig", access),
         kubelets=served.kubelets,
         kubelet_flags=("--kubelet-client-ca", str(served.authority)),
-        stop=plane.stop,
+        stop=stop,
         usable=wait_for_service_account,
     )
 
 
 async def _install(client: KubeClient) -> None:
-    """Our CRDs and the rights of daemonset/rbac.yaml."""
+    """Our CRDs and the rights of daemonset/rbac.yaml; older ones are brought up to date."""
     from nvcre_local.control_plane.manifests import KINDS  # noqa: PLC0415
     from nvcre_local.control_plane.plane import wait_for_definitions  # noqa: PLC0415
 
@@ -131,11 +164,13 @@ async def _install(client: KubeClient) -> None:
     rights = _documents([objects.shipped("daemonset", "daemonset") / "rbac.yaml"])
 
     async def create(document: dict[str, Any]) -> None:
+        resource, metadata = KINDS[document["kind"]], document["metadata"]
         try:
-            await client.create(KINDS[document["kind"]], document)
+            await client.create(resource, document)
         except ApiError as error:
             if not error.already_exists:
                 raise
+            await client.merge_patch(resource, metadata["name"], document, metadata.get("namespace"))
 
     await create(objects.namespace(objects.SYSTEM_NAMESPACE))
     await asyncio.gather(*(create(document) for document in (*definitions, *rights)))

@@ -60,7 +60,7 @@ class ClusterBroken(Exception):
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
     """Either a scenario, or the GPUs of this machine with nccl-tests. `listen` is the API server's address, `server`
-    its kind."""
+    its kind; `attach` instead is the ready file of a real control plane that runs already."""
 
     scenario: Scenario | None
     hardware: Hardware | None = None
@@ -69,6 +69,7 @@ class ClusterPlan:
     listen: str = "127.0.0.1:0"
     keep: bool = False
     server: ServerKind = ServerKind.EMBEDDED
+    attach: Path | None = None
 
     @property
     def nodes(self) -> dict[str, int]:
@@ -178,6 +179,8 @@ class LocalCluster:
         self._say(f"{text} ({time.monotonic() - self._began:.1f} s)")
 
     async def _start_api_server(self) -> ApiServer:
+        if self._plan.attach is not None:
+            return await api_servers.attached(self._plan.attach, self.directory, say=self._say)
         check_free(self._plan.listen)
         if self._plan.server is ServerKind.REAL:
             return await api_servers.real(self._children, self.directory, listen=self._plan.listen, say=self._say)
@@ -192,7 +195,7 @@ class LocalCluster:
             await self._ensure(LOG_PROFILES, profile)
         for name in self._plan.namespaces:
             if (runtime := self._runtime(name)) is not None:
-                await self._ensure(TRAINING_RUNTIMES, runtime)
+                await self._create_runtime(runtime)
 
     def _runtime(self, in_namespace: str) -> JsonObject | None:
         if self._plan.scenario is not None:
@@ -207,6 +210,15 @@ class LocalCluster:
         except ApiError as error:
             if not error.already_exists:
                 raise ClusterBroken(f"cannot create {resource.kind} {obj['metadata']['name']}: {error}") from error
+
+    async def _create_runtime(self, runtime: JsonObject) -> None:
+        """Ours or none: one of this name that somebody else made would run something else."""
+        name, namespace = runtime["metadata"]["name"], runtime["metadata"]["namespace"]
+        try:
+            await self.client.create(TRAINING_RUNTIMES, runtime)
+        except ApiError as error:
+            remedy = "; delete it, or take another namespace" if error.already_exists else ""
+            raise ClusterBroken(f"cannot create TrainingRuntime {namespace}/{name}: {error}{remedy}") from error
 
     async def _start_coordinator(self, server: ApiServer) -> None:
         """Also the second time: then at the address that the agents know."""

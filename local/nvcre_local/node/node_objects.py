@@ -17,6 +17,8 @@ LEASE_RENEW_S = 10.0
 """The kubelet's defaults (kubernetes.io, Nodes, "Node heartbeats")."""
 
 MAX_PODS = 110
+CONTAINER_RUNTIME = "process://1"
+"""By which Nodes of ours are told from others."""
 NODE_NAME_HELP = "a lower-case DNS name, with =N for N GPUs, for example node-0=8"
 
 
@@ -92,7 +94,7 @@ def node_status(node: NodeSpec, host: Host, port: int, now: datetime, *, ready_s
             "bootID": host.boot_id,
             "kernelVersion": platform.release(),
             "osImage": "nvcre local",
-            "containerRuntimeVersion": "process://1",
+            "containerRuntimeVersion": CONTAINER_RUNTIME,
             "kubeletVersion": host.kubelet_version,
             "kubeProxyVersion": "",
             "operatingSystem": "linux",
