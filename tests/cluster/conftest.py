@@ -6,6 +6,7 @@ Run by `make test-cluster`. Nothing here skips: a control plane that is missing 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,8 @@ async def client(plane: Plane) -> AsyncIterator[KubeClient]:
 
 @pytest.fixture
 async def api(client: KubeClient, request: pytest.FixtureRequest) -> AsyncIterator[Api]:
-    name = request.node.originalname.replace("_", "-")[:55].rstrip("-")
+    test = hashlib.sha256(request.node.name.encode()).hexdigest()[:6]
+    name = f"{request.node.originalname.replace('_', '-')[:50].rstrip('-')}-{test}"
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     await wait_for_service_account(client, name)
     yield Api(client, name)

@@ -8,6 +8,7 @@ Everything dies with the test run, however that ends.
 from __future__ import annotations
 
 import asyncio
+import base64
 import ctypes
 import json
 import os
@@ -84,6 +85,7 @@ class Plane:
     process: subprocess.Popen[bytes]
     directory: Path
     kubernetes: str
+    ready_file: Path
     url: str
     kubeconfig: Path
     kubelets: Path
@@ -111,11 +113,21 @@ class Plane:
         others = [one for one in wanted if one not in definitions]
         self.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(others))
 
-    def kubeconfig_of(self, service_account: str, file: Path) -> Path:
-        """With a token of its own, which the audit log tells from others (credential-id)."""
+    def token_of(self, service_account: str) -> str:
+        """Another one each time."""
         words = ("create", "token", service_account, f"--namespace={objects.SYSTEM_NAMESPACE}", "--duration=12h")
-        identity = objects.Identity(service_account, (), self.kubectl(*words).strip())
+        return self.kubectl(*words).strip()
+
+    def kubeconfig_with(self, token: str, file: Path) -> Path:
+        identity = objects.Identity("token", (), token)
         return objects.write_secret(file, objects.kubeconfig(self.url, identity, ca=self.authority))
+
+
+def claims(token: str) -> dict[str, Any]:
+    """What a JWT says; nobody checks its signature here."""
+    payload = token.split(".")[1]
+    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return found
 
 
 def start_plane(directory: Path, kubernetes: str, *flags: str) -> Plane:
@@ -127,7 +139,7 @@ def start_plane(directory: Path, kubernetes: str, *flags: str) -> Plane:
     process = start([*command, "--ready-file", str(ready), *flags], log, TMPDIR=str(temporary))
     served = wait_for_file(ready, process, log, UP_WITHIN_S)
     paths = {key: Path(served[key]) for key in ("kubeconfig", "kubelets", "authority")}
-    return Plane(process, temporary, kubernetes, served["url"], **paths)
+    return Plane(process, temporary, kubernetes, ready, served["url"], **paths)
 
 
 # -- what runs on it ---------------------------------------------------------------------------------------------------
@@ -153,10 +165,11 @@ def kubelets_of(
 
 @dataclass(frozen=True)
 class Coordinator:
-    """`identity` is what it writes into the Lease. The addresses are host:port."""
+    """`identity` stands in the Lease, `credential` in audit logs: its token. The addresses are host:port."""
 
     process: subprocess.Popen[bytes]
     identity: str
+    credential: str
     log: Path
     grpc: str
     metrics: str
@@ -172,13 +185,15 @@ def start_coordinator(
     """
     ready, log = directory / f"{identity}.json", directory / f"{identity}.log"
     ready.unlink(missing_ok=True)
-    access = plane.kubeconfig_of(objects.COORDINATOR_ACCOUNT, directory / f"{identity}.kubeconfig")
+    token = plane.token_of(objects.COORDINATOR_ACCOUNT)
+    access = plane.kubeconfig_with(token, directory / f"{identity}.kubeconfig")
     command = [sys.executable, "-m", "nvcre_coordinator", f"--kubeconfig={access}", "--leader-elect"]
     command += [f"--grpc-address={grpc}", "--metrics-address=127.0.0.1:0", "--health-address=127.0.0.1:0"]
     command += [f"--agent-heartbeat={AGENT_HEARTBEAT_S}", f"--ready-file={ready}", *flags]
     process = start(command, log, POD_NAME=identity)
     served = wait_for_file(ready, process, log, PATIENCE_S)
-    return Coordinator(process, identity, log, served["grpc"], served["metrics"], served["health"])
+    credential = f"JTI={claims(token)['jti']}"
+    return Coordinator(process, identity, credential, log, served["grpc"], served["metrics"], served["health"])
 
 
 @contextmanager

@@ -112,7 +112,8 @@ class Authenticator:
         try:
             status = (await self._client.create(TOKEN_REVIEWS, review)).get("status") or {}
             user = agent_user(status, self._namespace)
-            node = claim(user, NODE_CLAIM) or await self._node_of_pod(user)
+            pod = bound_pod(user)
+            node = claim(user, NODE_CLAIM) or await self._node_of_pod(pod, claim(user, POD_UID_CLAIM))
         except Refused as refusal:
             self._on_review("refused")
             return _Cached(now + REFUSED_FOR, None, refusal)
@@ -121,25 +122,19 @@ class Authenticator:
             raise Refused(grpc.StatusCode.UNAVAILABLE, f"the token could not be reviewed: {error}") from error
         self._on_review("accepted")
         expires_at = expiry(token) or now + WITHOUT_EXPIRY
-        identity = Identity(node, claim(user, POD_CLAIM) or "", expires_at)
+        identity = Identity(node, pod, expires_at)
         return _Cached(min(now + CACHE_FOR, expires_at), identity)
 
-    async def _node_of_pod(self, user: JsonObject) -> str:
-        pod_name, pod_uid = claim(user, POD_CLAIM), claim(user, POD_UID_CLAIM)
-        if not pod_name:
-            raise Refused(
-                grpc.StatusCode.PERMISSION_DENIED,
-                "the token is bound to no Pod; use a projected serviceAccountToken volume of the agent's Pod",
-            )
+    async def _node_of_pod(self, name: str, uid: str | None) -> str:
         try:
-            pod = await self._client.get(PODS, pod_name, self._namespace)
+            pod = await self._client.get(PODS, name, self._namespace)
         except ApiError as error:
             if error.not_found:
-                raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"the token's Pod {pod_name} is gone") from error
+                raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"the token's Pod {name} is gone") from error
             raise
         node = (pod.get("spec") or {}).get("nodeName")
-        if not node or (pod_uid and pod["metadata"].get("uid") != pod_uid):
-            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"the token's Pod {pod_name} is on no node")
+        if not node or (uid and pod["metadata"].get("uid") != uid):
+            raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"the token's Pod {name} is on no node")
         return str(node)
 
 
@@ -176,6 +171,17 @@ def agent_user(status: Mapping[str, object], namespace: str) -> JsonObject:
     if not isinstance(user, dict) or user.get("username") != wanted:
         raise Refused(grpc.StatusCode.PERMISSION_DENIED, f"only {wanted} may connect")
     return user
+
+
+def bound_pod(user: JsonObject) -> str:
+    """A token of no Pod, or of a Node (Kubernetes binds to those too), is nobody's on a node. Raises Refused."""
+    pod = claim(user, POD_CLAIM)
+    if pod is None:
+        raise Refused(
+            grpc.StatusCode.PERMISSION_DENIED,
+            "the token is bound to no Pod; use a projected serviceAccountToken volume of the agent's Pod",
+        )
+    return pod
 
 
 def claim(user: JsonObject, name: str) -> str | None:

@@ -89,6 +89,7 @@ async def test_without_a_node_claim_it_is_the_node_of_the_pod_the_token_is_bound
         (accepted("system:serviceaccount:other:nvcre-agent"), None, grpc.StatusCode.PERMISSION_DENIED, AGENT),
         (accepted("system:admin"), None, grpc.StatusCode.PERMISSION_DENIED, AGENT),
         (accepted(), None, grpc.StatusCode.PERMISSION_DENIED, "bound to no Pod"),
+        (accepted(node_name="n"), None, grpc.StatusCode.PERMISSION_DENIED, "bound to no Pod"),
         (accepted(pod_name="a"), None, grpc.StatusCode.PERMISSION_DENIED, "gone"),
         (
             accepted(pod_name="a", pod_uid="u1"),
@@ -113,7 +114,7 @@ async def test_everybody_else_is_refused_with_the_reason(
 
 
 async def test_a_review_is_cached_for_two_minutes_and_not_longer() -> None:
-    clock, server = Clock(), ApiServer(accepted(node_name="node-3"))
+    clock, server = Clock(), ApiServer(accepted(node_name="node-3", pod_name="a"))
     subject = authenticator(server, clock)
     for _ in range(5):
         await subject.authenticate(bearer(jwt()))
@@ -124,7 +125,7 @@ async def test_a_review_is_cached_for_two_minutes_and_not_longer() -> None:
 
 
 async def test_a_token_is_not_accepted_beyond_its_end_even_from_the_cache() -> None:
-    clock, server = Clock(), ApiServer(accepted(node_name="node-3"))
+    clock, server = Clock(), ApiServer(accepted(node_name="node-3", pod_name="a"))
     subject = authenticator(server, clock)
     token = jwt(NOW + timedelta(seconds=30))
     await subject.authenticate(bearer(token))
@@ -134,7 +135,7 @@ async def test_a_token_is_not_accepted_beyond_its_end_even_from_the_cache() -> N
 
 
 async def test_another_token_is_another_review() -> None:
-    server = ApiServer(accepted(node_name="node-3"))
+    server = ApiServer(accepted(node_name="node-3", pod_name="a"))
     subject = authenticator(server)
     await subject.authenticate(bearer(jwt(name="one")))
     await subject.authenticate(bearer(jwt(name="two")))
@@ -142,7 +143,7 @@ async def test_another_token_is_another_review() -> None:
 
 
 async def test_an_api_server_that_does_not_answer_is_no_verdict_about_the_token() -> None:
-    server = ApiServer(accepted(node_name="node-3"))
+    server = ApiServer(accepted(node_name="node-3", pod_name="a"))
     server.down = True
     subject = authenticator(server)
     with pytest.raises(Refused) as refused:
