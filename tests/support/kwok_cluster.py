@@ -33,6 +33,7 @@ RUNTIME = "one-pod"
 GPUS = 8
 READY_WITHIN_S = 120.0
 AT_ONCE = 16
+SCRAPE_EVERY_S = 15.0
 UNTIL_THE_END = ("node-initialize.yaml", "node-heartbeat-with-lease.yaml", "pod-ready.yaml", "pod-delete.yaml")
 THE_END = "pod-complete.yaml"
 
@@ -53,12 +54,20 @@ class KwokCluster:
         await self._children.stop("kwok")
         self._kwok = await start_kwok(self._children, self.server, (*UNTIL_THE_END, THE_END))
 
-    async def coordinator_metrics(self) -> list[Metric]:
+    async def scrape(self) -> str:
+        """What the coordinator's /metrics says."""
+
         def get() -> str:
-            with urllib.request.urlopen(self.metrics_url, timeout=30) as answer:
+            with urllib.request.urlopen(self.metrics_url, timeout=SCRAPE_EVERY_S) as answer:
                 return str(answer.read().decode())
 
-        return list(text_string_to_metric_families(await asyncio.to_thread(get)))
+        return await asyncio.to_thread(get)
+
+    async def scrape_for_ever(self) -> None:
+        """As Prometheus would."""
+        while True:
+            await asyncio.sleep(SCRAPE_EVERY_S)
+            await self.scrape()
 
     async def api_server_metrics(self) -> list[Metric]:
         kubectl = Cache.of().program(select(read(), None)["kubernetes"], "kubectl")
