@@ -63,14 +63,12 @@ def proceed(seen: Observed, now: datetime) -> Decision:
             doomed=seen.workload.uid,
             progress_reset=reset,
         )
-    waits = []
-    if (left := restarted_at + grace(seen.job) - now) > timedelta(0):
-        waits.append(left)
-    if seen.live_pods and now - restarted_at < DRAIN_LIMIT:
-        waits.append(LOOK_AGAIN)
-    if waits or seen.workload is None:
-        wait = max(waits, default=LOOK_AGAIN)
-        return Decision(status, (Action.END_ATTEMPT,), wait, progress_reset=reset)
+    elapsed = now - restarted_at
+    # By amount: a clock that was set back by a day does not make the Job wait for a day.
+    if abs(elapsed) < grace(seen.job):
+        return Decision(status, (Action.END_ATTEMPT,), grace(seen.job) - elapsed, progress_reset=reset)
+    if seen.workload is None or (seen.live_pods and abs(elapsed) < DRAIN_LIMIT):
+        return Decision(status, (Action.END_ATTEMPT,), LOOK_AGAIN, progress_reset=reset)
     return Decision(status, (Action.END_ATTEMPT, Action.CREATE_WORKLOAD), progress_reset=reset)
 
 

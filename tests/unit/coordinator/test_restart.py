@@ -134,6 +134,11 @@ def test_two_workloads_never_write_one_checkpoint(build: Any) -> None:
         assert (Action.CREATE_WORKLOAD in decision.actions) is ready
 
 
+def test_a_clock_that_was_set_back_delays_no_restart(build: Any) -> None:
+    job, _ = restarting(build)
+    assert Action.CREATE_WORKLOAD in decide(seen(build, job, Gone(build.title)), build.at(-86_400)).actions
+
+
 def test_an_unknown_workload_is_not_a_gone_one(build: Any) -> None:
     job, _ = restarting(build)
     assert Action.CREATE_WORKLOAD not in decide(seen(build, job, None), build.at(700)).actions
