@@ -9,7 +9,7 @@ Pure: who reads the logs is controllers/stall_logs.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import re2
@@ -76,15 +76,21 @@ def compile_steps(profile: LogProfile) -> StepPattern:
 
 def read_end(lines: Sequence[str], steps: StepPattern | None) -> LogEnd:
     """The lines with the kubelet's times, oldest first; searched from the end."""
-    last_line = next((time for time, _ in map(split_prefix, reversed(lines)) if time is not None), None)
-    collectives = nccl_watchdog.read(split_prefix(line)[1] for line in lines)
-    if steps is not None:
-        for line in reversed(lines):
-            time, text = split_prefix(line)
-            step = _step(steps, text)
-            if step is not None:
-                return LogEnd(step, time, last_line, collectives)
-    return LogEnd(last_line=last_line, collectives=collectives)
+    stamped = [split_prefix(line) for line in lines]
+    end = LogEnd(
+        last_line=next((time for time, _ in reversed(stamped) if time is not None), None),
+        collectives=nccl_watchdog.read(text for _, text in stamped),
+    )
+    if steps is None:
+        return end
+    return next(
+        (
+            replace(end, step=step, step_time=time)
+            for time, text in reversed(stamped)
+            if (step := _step(steps, text)) is not None
+        ),
+        end,
+    )
 
 
 def _step(steps: StepPattern, text: str) -> int | None:
@@ -95,106 +101,93 @@ def _step(steps: StepPattern, text: str) -> int | None:
     return int(found) if found.isdigit() and len(found) <= _DIGITS else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    pod: PodRecord
+    end: LogEnd
+    clock: ClockOffset
+
+    @property
+    def step(self) -> int:
+        return -1 if self.end.step is None else self.end.step
+
+    @property
+    def step_time(self) -> datetime | None:
+        return None if self.end.step_time is None else self.clock.on_our_clock(self.end.step_time)
+
+    @property
+    def silent_since(self) -> datetime | None:
+        return None if self.end.last_line is None else self.clock.on_our_clock(self.end.last_line)
+
+    def apart(self, other: _Rank) -> timedelta:
+        """By how much their times must differ to tell which was first."""
+        return SIMULTANEOUS + self.clock.error + other.clock.error
+
+    def stopped_first(self, why: str) -> Laggard:
+        return Laggard(self.pod, clip(f"{self.pod.title} stopped first: {why}", 256), self.step_time)
+
+
 def stopped_first(
     pods: tuple[PodRecord, ...], ends: Mapping[str, LogEnd], clocks: Mapping[str, ClockOffset]
 ) -> Standing:
     """`ends` by pod uid, `clocks` by node."""
-    workers = tuple(pod for pod in last_attempt(pods) if not pod.launcher and pod.node)
-    by_watchdog = nccl_watchdog.behind({pod.uid: _collectives(pod, ends) for pod in workers})
+    workers = [pod for pod in last_attempt(pods) if not pod.launcher and pod.node]
+    ranks = [
+        _Rank(pod, ends.get(pod.uid, LogEnd()), clocks.get(pod.node, ASSUMED))
+        for pod in sorted(workers, key=lambda pod: (pod.rank or 0, pod.name))
+    ]
+    by_watchdog = nccl_watchdog.behind({rank.pod.uid: _collectives(rank) for rank in ranks})
     if by_watchdog:
-        return Standing(
-            tuple(Laggard(pod, clip(f"{pod.title} stopped first: {by_watchdog[pod.uid]}", 256))
-                  for pod in _by_rank(workers) if pod.uid in by_watchdog)
-        )  # fmt: skip
-    logging = tuple(pod for pod in workers if pod.uid in ends and ends[pod.uid].step is not None)
-    if len(logging) < 2 or 2 * len(logging) < len(workers):
-        told = f"{len(logging)} of {len(workers)} ranks log steps" if workers else ""
-        return Standing(note="; ".join(filter(None, (told, _silence(workers, ends, clocks)))))
-    late = _late(logging, ends, clocks)
-    if not late or 2 * len(late) > len(logging):
-        where = f"{len(late)} of them are behind" if late else "none of them is behind"
-        return Standing(note=f"{len(logging)} of {len(workers)} ranks log steps and {where}")
-    return Standing(late)
+        late_ones = [rank for rank in ranks if rank.pod.uid in by_watchdog]
+        return Standing(tuple(rank.stopped_first(by_watchdog[rank.pod.uid]) for rank in late_ones))
+    logging = [rank for rank in ranks if rank.end.step is not None]
+    note = f"{len(logging)} of {len(ranks)} ranks log steps"
+    if len(logging) < 2 or 2 * len(logging) < len(ranks):
+        return Standing(note="; ".join(filter(None, (note, _fell_silent_first(ranks)))))
+    late = _behind(logging) or _earlier(logging)
+    if late and 2 * len(late) <= len(logging):
+        return Standing(late)
+    return Standing(note=f"{note} and {len(late) or 'none'} of them are behind")
 
 
-def _collectives(pod: PodRecord, ends: Mapping[str, LogEnd]) -> tuple[CollectiveMark, ...]:
+def _collectives(rank: _Rank) -> tuple[CollectiveMark, ...]:
     """From the end of a running pod's log, or from what was read when it ended."""
-    if pod.uid in ends:
-        return ends[pod.uid].collectives
-    return pod.log.collectives if pod.log is not None else ()
+    ended = rank.pod.log
+    return rank.end.collectives or (ended.collectives if ended is not None else ())
 
 
-def _late(
-    logging: tuple[PodRecord, ...], ends: Mapping[str, LogEnd], clocks: Mapping[str, ClockOffset]
-) -> tuple[Laggard, ...]:
-    """Behind in number; where all came to the same step, those that came to it clearly before the last one did."""
-    steps = {pod.uid: ends[pod.uid].step or 0 for pod in logging}
-    top = max(steps.values())
-    ahead = sum(step == top for step in steps.values())
-    behind = tuple(
-        Laggard(
-            pod,
-            clip(f"{pod.title} stopped first: its last step is {steps[pod.uid]}, {ahead} others logged {top}", 256),
-            _on_our_clock(ends[pod.uid].step_time, pod, clocks),
-        )
-        for pod in _by_rank(logging)
-        if steps[pod.uid] < top
-    )
-    if behind:
-        return behind
-    times = {pod.uid: _on_our_clock(ends[pod.uid].step_time, pod, clocks) for pod in logging}
-    earlier = _clearly_earlier(logging, times, clocks)
+def _behind(logging: list[_Rank]) -> tuple[Laggard, ...]:
+    top = max(rank.step for rank in logging)
     return tuple(
-        Laggard(pod, clip(f"{pod.title} stopped first: it logged step {top} at {_clock_time(times[pod.uid])}, "
-                          f"the last one at {_clock_time(max(filter(None, times.values())))}", 256), times[pod.uid])
-        for pod in earlier
-    )  # fmt: skip
+        rank.stopped_first(f"its last step is {rank.step}, others logged {top}") for rank in logging if rank.step < top
+    )
 
 
-def _clearly_earlier(
-    pods: tuple[PodRecord, ...], times: Mapping[str, datetime | None], clocks: Mapping[str, ClockOffset]
-) -> tuple[PodRecord, ...]:
-    """Than the latest of them: by more than 2 s and what both nodes' clocks may be wrong by."""
-    known = [(pod, time) for pod in _by_rank(pods) if (time := times[pod.uid]) is not None]
-    if len(known) < len(pods):
+def _earlier(logging: list[_Rank]) -> tuple[Laggard, ...]:
+    """All came to the same step: those that came to it clearly before the last one did, where all times are known."""
+    times = [(time, rank) for rank in logging if (time := rank.step_time) is not None]
+    if len(times) < len(logging):
         return ()
-    last, latest = max(known, key=lambda item: item[1])
+    latest, last = max(times, key=lambda item: item[0])
     return tuple(
-        pod
-        for pod, time in known
-        if latest - time > SIMULTANEOUS + _clock(pod, clocks).error + _clock(last, clocks).error
+        rank.stopped_first(f"it logged step {rank.step} at {_told(time)}, the last one at {_told(latest)}")
+        for time, rank in times
+        if latest - time > rank.apart(last)
     )
 
 
-def _silence(workers: tuple[PodRecord, ...], ends: Mapping[str, LogEnd], clocks: Mapping[str, ClockOffset]) -> str:
+def _fell_silent_first(ranks: list[_Rank]) -> str:
     """A hint: the one log that fell silent clearly before all others."""
-    times = {pod.uid: _on_our_clock(ends[pod.uid].last_line, pod, clocks) for pod in workers if pod.uid in ends}
-    spoke = sorted(
-        ((time, pod) for pod in workers if (time := times.get(pod.uid)) is not None), key=lambda item: item[0]
+    times = sorted(
+        ((time, rank) for rank in ranks if (time := rank.silent_since) is not None), key=lambda item: item[0]
     )
-    if len(spoke) < 2:
+    if len(times) < 2:
         return ""
-    (first, pod), (second, other) = spoke[:2]
-    if second - first <= _margin(pod, other, clocks):
+    (first, rank), (second, other) = times[:2]
+    if second - first <= rank.apart(other):
         return ""
-    return f"a hint only: the log of {pod.title} on {pod.node} fell silent first, at {_clock_time(first)}"
+    return f"a hint only: the log of {rank.pod.title} on {rank.pod.node} fell silent first, at {_told(first)}"
 
 
-def _margin(one: PodRecord, other: PodRecord, clocks: Mapping[str, ClockOffset]) -> timedelta:
-    return SIMULTANEOUS + _clock(one, clocks).error + _clock(other, clocks).error
-
-
-def _clock(pod: PodRecord, clocks: Mapping[str, ClockOffset]) -> ClockOffset:
-    return clocks.get(pod.node, ASSUMED)
-
-
-def _on_our_clock(time: datetime | None, pod: PodRecord, clocks: Mapping[str, ClockOffset]) -> datetime | None:
-    return None if time is None else _clock(pod, clocks).on_our_clock(time)
-
-
-def _clock_time(time: datetime | None) -> str:
-    return "an unknown time" if time is None else time.strftime("%H:%M:%SZ")
-
-
-def _by_rank(pods: tuple[PodRecord, ...]) -> list[PodRecord]:
-    return sorted(pods, key=lambda pod: (pod.rank or 0, pod.name))
+def _told(time: datetime) -> str:
+    return time.strftime("%H:%M:%SZ")

@@ -18,9 +18,10 @@ MAX_MARKS = 16  # eight ranks of a pod in two groups; they are kept in a ConfigM
 DEFAULT_GROUP = "0"
 _LINE_LIMIT = 1024
 _HINT = "ast enqueued "
-# `[PG ID 0 PG GUID 0(default_pg) Rank 3]`, before 2.5 `[PG 0 (default_pg) Rank 3]` and `[PG 0 Rank 3]`
+# `[PG ID 0 PG GUID 0(default_pg) Rank 3]`, before 2.5 `[PG 0 (default_pg) Rank 3]` and `[PG 0 Rank 3]`: there the
+# number is each rank's own, and only that of the default group means the same everywhere.
 _LINE = re.compile(
-    r"\[PG (?:ID \d+ PG GUID )?(?P<group>[\w.-]{1,64}) ?(?:\([^)]{0,64}\))? ?Rank (?P<rank>\d{1,7})\].*?"
+    r"\[PG (?:ID \d+ PG GUID (?P<group>[\w.-]{1,64})|0) ?(?:\([^)]{0,64}\))? ?Rank (?P<rank>\d{1,7})\].*?"
     r"[Ll]ast enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,18}),"
 )
 
@@ -41,7 +42,7 @@ def read(lines: Iterable[str]) -> tuple[CollectiveMark, ...]:
         text = line[:_LINE_LIMIT]
         if len(marks) == MAX_MARKS or _HINT not in text or (match := _LINE.search(text)) is None:
             continue
-        mark = CollectiveMark(match["group"], int(match["rank"]), int(match["enqueued"]))
+        mark = CollectiveMark(match["group"] or DEFAULT_GROUP, int(match["rank"]), int(match["enqueued"]))
         marks.setdefault((mark.group, mark.rank), mark)
     return tuple(marks[key] for key in sorted(marks))
 
@@ -49,8 +50,8 @@ def read(lines: Iterable[str]) -> tuple[CollectiveMark, ...]:
 def behind(marks_of: Mapping[str, tuple[CollectiveMark, ...]]) -> dict[str, str]:
     """Who (any key) never came to the collective that the others of its group wait for, each with a sentence.
 
-    Empty where fewer than half of a group's ranks spoke, and where more than half of those who spoke are behind: then
-    somebody is ahead, which says nothing.
+    A group says nothing where fewer than half of its ranks spoke, where more than half of those are behind (then
+    somebody is ahead), and where two speak for one rank (then it is not one group).
     """
     found: dict[str, str] = {}
     groups: dict[str, list[tuple[str, CollectiveMark]]] = {}
@@ -63,7 +64,7 @@ def behind(marks_of: Mapping[str, tuple[CollectiveMark, ...]]) -> dict[str, str]
             size = max(size, len(marks_of))
         top = max(mark.enqueued for _, mark in said)
         late = [(who, mark) for who, mark in said if mark.enqueued < top]
-        if 2 * len(said) < size or 2 * len(late) > len(said):
+        if 2 * len(said) < size or 2 * len(late) > len(said) or len({mark.rank for _, mark in said}) < len(said):
             continue
         for who, mark in late:
             found.setdefault(

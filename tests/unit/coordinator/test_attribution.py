@@ -231,8 +231,8 @@ class TestAStall:
         (entry,) = found.entries
         assert (entry.name, entry.component, found.attributed) == ("n1", None, True)
         assert entry.message == (
-            "application error; no hardware evidence: rank 1 (pod r1) stopped first: its last step is 8, 2 others "
-            "logged 9. The node is not accused: look into the program's log (status.failureLog)"
+            "application error; no hardware evidence: rank 1 (pod r1) stopped first: its last step is 8, others logged "
+            "9. The node is not accused: look into the program's log (status.failureLog)"
         )
         assert [(item.source, item.time) for item in entry.evidence] == [("workload", build.at(50))]
         assert found.message == "n1 ran the rank(s) that stopped first"

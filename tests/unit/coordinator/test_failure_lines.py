@@ -87,6 +87,8 @@ def test_a_log_line_keeps_its_time() -> None:
          "last enqueued NCCL work: 64, last completed NCCL work: 62.", CollectiveMark("0", 1, 64)),
         ("[rank7]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 7] Timeout at NCCL work: 1, last enqueued NCCL work: 1, "
          "last completed NCCL work: 3452013982.", CollectiveMark("0", 7, 1)),
+        ("[rank1]:[E ProcessGroupNCCL.cpp:1540] [PG 1 Rank 1] Timeout at NCCL work: 7, last enqueued NCCL work: 8, "
+         "last completed NCCL work: 6.", None),
         ("the last enqueued work: 7, is done", None),
     ],
 )  # fmt: skip
@@ -109,6 +111,8 @@ def marks(**enqueued: int) -> dict[str, tuple[CollectiveMark, ...]]:
         ("half of them spoke", marks(r0=9, r1=8, r2=0, r3=0), ["r1"]),
         ("other groups count by themselves",
          {"a": (CollectiveMark("3", 0, 5),), "b": (CollectiveMark("4", 1, 9),), "c": (CollectiveMark("4", 0, 9),)}, []),
+        ("two groups that have one name",
+         {"a": (CollectiveMark("3", 0, 5),), "b": (CollectiveMark("3", 0, 6),)}, []),
         ("higher ranks of the group are silent",
          {"a": (CollectiveMark("3", 0, 5),), "b": (CollectiveMark("3", 7, 6),), "c": ()}, []),
     ],

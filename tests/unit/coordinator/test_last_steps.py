@@ -140,7 +140,7 @@ def test_launchers_and_earlier_attempts_are_no_ranks(build: Any) -> None:
     ("ends", "note"),
     [
         ([(9, 50)], "1 of 3 ranks log steps"),
-        ([(9, 50), (9, 50), (9, 50)], "3 of 3 ranks log steps and none of them is behind"),
+        ([(9, 50), (9, 50), (9, 50)], "3 of 3 ranks log steps and none of them are behind"),
         ([(9, 50), (8, 50), (8, 50)], "3 of 3 ranks log steps and 2 of them are behind"),
     ],
 )
