@@ -3,7 +3,8 @@
 From Python, RE2 costs about ten microseconds a match, `re` one to two; but `re` backtracks, and LogProfiles and logs
 are other people's. So a pattern is read here and accepted only if it leaves `re` no choice: every repeat ends at a byte
 that it cannot itself take, every alternative begins with a byte of its own. The one exception is `.*` before a literal:
-it has no choice either in a line where that literal occurs once, and such lines are told apart by counting.
+it has no choice either in a line where that literal occurs once, and such lines are told apart by counting. A few
+optional groups may leave it the choice of taking or leaving them, which makes the cost a multiple and no power.
 
 Everything else (another syntax, `\\s`, flags, lazy repeats) is not accepted and stays with RE2. On lines of valid UTF-8
 both find the same; a byte that is none is matched by `.` here, as in Go's regexp, and not in RE2.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 LONGEST_LINE = 1024  # `.*` may be tried from several beginnings, so its cost is the square of this at worst
 SHORTEST_LITERAL = 4
+MOST_CHOICES = 3  # each doubles the cost at worst
 
 _ALL = (1 << 256) - 1
 _END = 1 << 256  # the end of the line, as one more byte
@@ -65,7 +67,7 @@ class LinearPattern:
     line: re.Pattern[bytes]
     anchored: bool
     literal: bytes  # in every line that matches; only an anchored pattern may have none
-    once: tuple[bytes, ...]  # must occur exactly once in the line
+    once: tuple[bytes, ...]  # may occur only once in the line
 
     def candidates(self, text: bytes) -> Iterable[bytes]:
         """The lines of `text` that may match."""
@@ -86,7 +88,7 @@ class LinearPattern:
 
     def suits(self, line: bytes) -> bool:
         """False: this line is for RE2."""
-        return len(line) <= LONGEST_LINE and all(line.count(literal) == 1 for literal in self.once)
+        return len(line) <= LONGEST_LINE and all(line.count(literal) <= 1 for literal in self.once)
 
 
 def linear_pattern(source: str) -> LinearPattern | None:
@@ -238,6 +240,7 @@ class _Proof:
 
     once: list[bytes] = field(default_factory=list)  # literals behind a `.*`
     repeated: int = 0  # bytes of other repeats that something must follow
+    choices: int = 0  # optional groups that could be taken or left
 
     def first(self, sequence: _Sequence, follow: int, *, in_group: bool = False) -> int:
         """The bytes a match of `sequence` may begin with, when `follow` comes after it.
@@ -263,6 +266,11 @@ class _Proof:
         return follow
 
     def _first_of_group(self, group: _Group, follow: int) -> int:
+        if group.optional and len(group.branches) == 1 and self.choices < MOST_CHOICES:
+            (branch,) = group.branches
+            first = self.first(branch, follow)
+            self.choices += bool(not branch or first & follow)
+            return first | follow
         taken = follow if group.optional else 0
         for branch in group.branches:
             first = self.first(branch, follow, in_group=True)

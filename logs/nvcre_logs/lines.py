@@ -1,8 +1,8 @@
-"""A log as lines: cut from a stream in bounded memory, without the kubelet's prefix.
+"""A log as lines: cut from a stream in bounded memory, and freed of what launchers and terminals put around a line.
 
-The prefix is an RFC 3339 time (Z or a numeric offset) and one space, when timestamps are asked for; a line without a
-valid one is returned unchanged and without a time. A line longer than 1 MiB is skipped and counted, and no other is
-lost (the reference gives such a log up).
+Lines end at CRLF, LF or CR (progress bars). A line longer than 1 MiB is emptied and counted, and no other is lost (the
+reference gives such a log up). In front of a line may stand, in any order: the kubelet's time (RFC 3339, Z or a numeric
+offset), `kubectl --prefix`, the tag of mpirun, srun or torchrun.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ from datetime import UTC, datetime
 MAX_LINE_BYTES = 1024 * 1024
 _PREFIX = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
 _PREFIXES = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ", re.MULTILINE)
+_POD = re.compile(r"\[(pod/[^\]\s]{1,300})\] ?")
+# mpirun --tag-output (Open MPI 4: [1,0]<stdout>:, 5: [prterun-host-1@1,0]<stdout>:), srun --label, torchrun, PyTorch
+_TAG = re.compile(
+    r"\[(?:[^\]\s@]{1,200}@)?\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err)>: ?"
+    r"|\[(?:rank|default)(?P<torch>\d{1,9})\]: ?"
+    r"|(?P<srun>\d{1,7}): (?=\D|\d+ )"
+)
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
 
 def split_prefix(line: str) -> tuple[datetime | None, str]:
+    """The kubelet's time and the line without it; None and the unchanged line where there is no valid one."""
     match = _PREFIX.match(line)
     if match is None:
         return None, line
@@ -29,53 +38,95 @@ def split_prefix(line: str) -> tuple[datetime | None, str]:
 
 
 def split_prefixes(block: bytes) -> bytes:
-    """A block of lines without their prefixes; a block whose first line has none is returned as it is."""
+    """A block of lines without the kubelet's times; a block whose first line has none is returned as it is."""
     return block if _PREFIXES.match(block) is None else _PREFIXES.sub(b"", block)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a program wrote, and who wrote it when, as far as the log says."""
+
+    text: str
+    time: datetime | None = None  # the kubelet's
+    pod: str = ""  # pod/NAME/CONTAINER of kubectl --prefix
+    rank: int | None = None  # of mpirun, srun or torchrun
+
+
+def unwrap(raw: bytes | str) -> Line:
+    """Escape codes and prefixes removed; bytes that are no UTF-8 become replacement characters."""
+    text = raw if isinstance(raw, str) else raw.decode(errors="replace")
+    if "\x1b" in text:
+        text = _ESCAPE.sub("", text)
+    time, pod, rank = None, "", None
+    for _ in range(4):
+        stripped = text.lstrip(" ") if rank is None else text
+        head = stripped[:1]
+        if head == "[":
+            if (match := _POD.match(stripped)) is not None:
+                pod, text = match[1], stripped[match.end() :]
+                continue
+        elif not head.isdigit():
+            break
+        if time is None and (found := split_prefix(stripped))[0] is not None:
+            time, text = found
+            continue
+        match = _TAG.match(stripped)
+        if match is None or rank is not None:
+            break
+        rank = int(match["mpi"] or match["torch"] or match["srun"])
+        text = stripped[match.end() :]
+    return Line(text, time, pod, rank)
 
 
 @dataclass(slots=True)
 class LineFeed:
-    """Cuts a stream of chunks into blocks of whole lines, in bounded memory."""
+    """Cuts a stream of chunks into blocks of whole lines that end in LF."""
 
-    skipped_lines: int = 0  # longer than MAX_LINE_BYTES
+    skipped_lines: int = 0  # longer than MAX_LINE_BYTES; an empty line stands in their place
     _rest: bytearray = field(default_factory=bytearray)
     _skipping: bool = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """The whole lines that are complete now, prefixes removed; empty when there are none."""
-        if self._skipping:
-            newline = chunk.find(b"\n")
-            if newline < 0:
-                return b""
-            chunk = chunk[newline + 1 :]
-            self._skipping = False
-        last = chunk.rfind(b"\n")
-        if last < 0:
-            self._rest += chunk
+        """The lines that are complete now; empty when there are none."""
+        # A CR at the very end may be half of a CRLF: it waits for the next byte.
+        if self._rest.endswith(b"\r"):
+            self._rest.pop()
+            chunk = b"\r" + chunk
+        held = chunk.endswith(b"\r")
+        chunk = _with_line_feeds(chunk[:-1] if held else chunk)
+        end = chunk.rfind(b"\n") + 1
+        block = self._complete(chunk[:end]) if end else b""
+        if not self._skipping:
+            self._rest += chunk[end:]
             if len(self._rest) > MAX_LINE_BYTES:
-                self.skipped_lines += 1
                 self._skipping = True
+                self.skipped_lines += 1
                 self._rest.clear()
-            return b""
-        block = bytes(self._rest) + chunk[: last + 1]
-        self._rest = bytearray(chunk[last + 1 :])
-        if len(self._rest) > MAX_LINE_BYTES:
-            self.skipped_lines += 1
-            self._skipping = True
-            self._rest.clear()
-        return self._clean(block)
+        if held:
+            self._rest += b"\r"
+        return block
 
     def finish(self) -> bytes:
-        """What came after the last newline."""
-        block, self._rest = bytes(self._rest), bytearray()
-        return self._clean(block)
+        """What came after the last line end."""
+        rest = bytes(self._rest.removesuffix(b"\r"))
+        self._rest.clear()
+        if self._skipping:
+            self._skipping = False
+            return b"\n"
+        return rest + b"\n" if rest else b""
 
-    def _clean(self, block: bytes) -> bytes:
-        if len(block) > MAX_LINE_BYTES:
-            lines = block.split(b"\n")
-            kept = [line for line in lines if len(line) <= MAX_LINE_BYTES]
-            self.skipped_lines += len(lines) - len(kept)
-            block = b"\n".join(kept)
-        if b"\r" in block:
-            block = block.replace(b"\r\n", b"\n")
-        return split_prefixes(block)
+    def _complete(self, lines: bytes) -> bytes:
+        if self._skipping:
+            self._skipping = False
+            lines = lines[lines.index(b"\n") :]
+        block = bytes(self._rest) + lines
+        self._rest.clear()
+        if len(block) > MAX_LINE_BYTES and max(map(len, block.split(b"\n"))) > MAX_LINE_BYTES:
+            kept = [line if len(line) <= MAX_LINE_BYTES else None for line in block.split(b"\n")]
+            self.skipped_lines += kept.count(None)
+            block = b"\n".join(line or b"" for line in kept)
+        return block
+
+
+def _with_line_feeds(chunk: bytes) -> bytes:
+    return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in chunk else chunk

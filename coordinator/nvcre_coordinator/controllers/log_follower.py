@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
-from nvcre_logs.lines import LineFeed
+from nvcre_logs.lines import LineFeed, split_prefixes
 
 from nvcre_coordinator.core.bandwidth import BandwidthTable
 from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows
@@ -50,6 +50,7 @@ class LogSums:
             self._scan(block)
 
     def _scan(self, block: bytes) -> None:
+        block = split_prefixes(block)
         self.rows += self.table.add(bandwidth_rows(self.profile.bandwidth, block))
         if self.profile.transport is None:
             return

@@ -11,7 +11,7 @@ from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable, peak
 from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows, compile_bandwidth_profile
-from nvcre_logs.lines import LineFeed
+from nvcre_logs.lines import LineFeed, split_prefixes
 
 ROOT = Path(__file__).parents[3]
 CORPUS = ROOT / "tests/corpus"
@@ -28,8 +28,8 @@ PROFILE = profile()
 def rows_of(text: bytes, chunk: int = 1 << 20) -> tuple[list[BandwidthRow], LineFeed]:
     feed, rows = LineFeed(), []
     for start in range(0, len(text), chunk):
-        rows += bandwidth_rows(PROFILE.bandwidth, feed.feed(text[start : start + chunk]))
-    return rows + bandwidth_rows(PROFILE.bandwidth, feed.finish()), feed
+        rows += bandwidth_rows(PROFILE.bandwidth, split_prefixes(feed.feed(text[start : start + chunk])))
+    return rows + bandwidth_rows(PROFILE.bandwidth, split_prefixes(feed.finish())), feed
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,14 @@ def captures(profile: str, event: str, line: str) -> dict[str, str | None] | Non
     return found.groupdict() if found else None
 
 
-def test_the_four_profiles_are_there() -> None:
-    assert list(PROFILES) == ["megatron-bridge", "megatron-training", "nccl-bandwidth", "nccl-loopback"]
+TRAINING = [name for name, profile in PROFILES.items() if "trainingStep" in profile["spec"]["patterns"]]
+
+
+def test_the_profiles_are_there() -> None:
+    assert set(PROFILES) - set(TRAINING) == {"nccl-bandwidth", "nccl-loopback"}
+    assert {"megatron-training", "megatron-bridge", "torchtitan", "nemo", "maxtext", "deepspeed", "hf-trainer"} <= set(
+        TRAINING
+    )
     assert all(profile["metadata"]["name"] == name for name, profile in PROFILES.items())
 
 
@@ -38,6 +44,11 @@ def test_a_profile_passes_its_own_schema_without_losing_a_field(profile: dict[st
 
     assert schema.prune(profile) == []
     assert schema.validate(profile) == []
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_says_whose_log_it_reads(name: str) -> None:
+    assert PROFILES[name]["metadata"]["annotations"]["nvcre.nvidia.com/log-format"]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -1,14 +1,16 @@
 """What the reader of nccl-tests text makes of the corpus, of damaged text and of hostile text."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_logs.nccl_log import NcclLog, NcclTest, Row, Side
-from nvcre_logs.nccl_output import MAX_FAILURES, MAX_ROWS, NcclOutputParser
+from nvcre_logs.nccl_log import NcclLog, NcclTest, PerIteration, Row, Side
+from nvcre_logs.nccl_output import NcclOutputParser
+from nvcre_logs.nccl_tables import MAX_FAILURES, MAX_ROWS
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 CASES = sorted(path.stem for path in CORPUS.glob("ns*.log"))
@@ -130,11 +132,16 @@ def test_a_row_that_lost_its_right_side_is_not_complete() -> None:
 
 
 def test_timestamps_and_per_iteration_cells_do_not_shift_the_columns() -> None:
-    stamped = ROW.rstrip() + " 2026-07-09 12:00:01\n"
+    stamped = ROW.rstrip() + "  2026-07-09 12:00:01\n"
     cells = ROW.split()
-    detailed = " ".join([*cells[:9], "1", "2", "3", "4", *cells[9:], "5", "6", "7", "8"]) + "\n"
-    rows = only_test(HEADING + ROW + stamped + detailed + FOOTER).rows
-    assert rows[0] == rows[1] == rows[2]
+    detailed = " ".join([*cells[:9], "51.2", "61", "60.5", "3.21", *cells[9:], "52", "62", "61.5", "4"]) + "\n"
+    detailed_heading = HEADING.replace("#wrong", "#wrong i_min i_max i_p99 i_cv%")
+    plain, with_time = only_test(HEADING + ROW + stamped + FOOTER).rows
+    assert plain == with_time
+    for heading in (detailed_heading, ""):
+        (row,) = only_test(heading + detailed + FOOTER).rows
+        assert row.out_of_place.per_iteration == PerIteration(51.2, 61.0, 60.5, 3.21)
+        assert replace(row.in_place, per_iteration=None) == plain.in_place
 
 
 def test_non_finite_bandwidth_is_no_measurement() -> None:

@@ -1,0 +1,151 @@
+"""One row of an nccl-tests table, put together from the tokens of one or more lines.
+
+The columns on the left differ between tests and years (redop and root may be absent, or present and blank); the sides
+are four cells each, eight with -I.  A row is printed in three pieces, so other text of the process may land behind the
+left cells or between the sides, stuck to the last cell; and a log may end anywhere in it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from nvcre_logs.nccl_log import PerIteration, Row, Side
+
+_LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op", "root"))
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
+_REDOP = re.compile(r"(?!(?:nan|inf)$)[a-z]{1,8}")
+_INTEGER = re.compile(r"-?\d{1,20}")
+_CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
+_STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>])")
+_KNOWN_TYPES = frozenset(  # what tells a row from other numbers where no heading was seen
+    "int8 uint8 char int32 uint32 int int64 uint64 half float double bfloat16 f8e4m3 f8e5m2".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a table.  `left` is None where no heading was seen."""
+
+    left: int | None = None
+    has_root: bool = False
+    has_redop: bool = False
+    side_cells: int = 4
+    is_error: bool = False
+    in_ms: bool = False
+    time_is_cpu: bool = False
+
+
+def layout_of(heading: str) -> Layout:
+    """From the line `# size count type redop root time algbw busbw #wrong time ...`."""
+    names = heading.lstrip("# ").split()
+    left = [name for name in names if name in _LEFT_HEADINGS]
+    sides = [name for name in names if name not in _LEFT_HEADINGS and name != "timestamp"]
+    return Layout(
+        left=len(left),
+        has_root="root" in left,
+        has_redop="redop" in left or "op" in left,
+        side_cells=8 if len(sides) >= 16 else 4,
+        is_error="error" in sides or "res" in sides,
+        in_ms=names[:2] == ["bytes", "N"],
+        time_is_cpu="cputime" in sides,
+    )
+
+
+def without_heading(tokens: list[str]) -> Layout:
+    """What a row can tell of its table."""
+    return Layout(side_cells=8 if len(tokens) >= 19 else 4)
+
+
+@dataclass(slots=True)
+class Piece:
+    """A row as far as it was read."""
+
+    left: list[str]
+    cells: list[str] = field(default_factory=list)
+
+    def take(self, tokens: list[str], side_cells: int) -> bool:
+        """Takes the next cells off the beginning of `tokens`; False when it does not begin with one."""
+        taken = False
+        for token in tokens:
+            if len(self.cells) == 2 * side_cells:
+                break
+            if _CELL.fullmatch(token) is None:
+                if (stuck := _STUCK.match(token)) is not None:
+                    self.cells.append(stuck[1])
+                    taken = True
+                break
+            self.cells.append(token)
+            taken = True
+        return taken
+
+    def row(self, layout: Layout) -> Row | None:
+        """The finished row; None while cells are missing, or where they make no sense."""
+        if len(self.cells) != 2 * layout.side_cells:
+            return None
+        half = layout.side_cells
+        out_of_place, in_place = _side(self.cells[:half], layout), _side(self.cells[half:], layout)
+        if out_of_place is None or in_place is None:
+            return None
+        size, count, kind, *rest = self.left
+        redop = next((cell for cell in rest if not _INTEGER.fullmatch(cell)), None)
+        root = next((int(cell) for cell in rest if _INTEGER.fullmatch(cell)), None)
+        if root is None and layout.has_root:
+            return None
+        return Row(int(size), int(count), kind, redop, root, out_of_place, in_place)
+
+
+def begin(tokens: list[str], layout: Layout) -> Piece | None:
+    """The beginning of a row, with as many of its cells as the line has.  None where the line does not begin so."""
+    if len(tokens) < 3 or not all(token.isdecimal() and len(token) <= 20 for token in tokens[:2]):
+        return None
+    kind = tokens[2]
+    if layout.left is None:
+        return _without_heading(tokens) if kind in _KNOWN_TYPES else None
+    if not _TYPE.fullmatch(kind):
+        return None
+    piece = Piece(tokens[:3])
+    rest = tokens[3:]
+    if layout.has_redop and rest and _REDOP.fullmatch(rest[0]):
+        piece.left.append(rest.pop(0))
+    if layout.has_root and rest:
+        if not _INTEGER.fullmatch(rest[0]):
+            if (stuck := _STUCK.match(rest[0])) is not None and _INTEGER.fullmatch(stuck[1]):
+                piece.left.append(stuck[1])
+            return piece
+        piece.left.append(rest.pop(0))
+    piece.take(rest, layout.side_cells)
+    return piece
+
+
+def _without_heading(tokens: list[str]) -> Piece:
+    """The number of cells has to say whether there is a root."""
+    piece = Piece(tokens[:3])
+    rest = tokens[3:]
+    if rest and _REDOP.fullmatch(rest[0]):
+        piece.left.append(rest.pop(0))
+    cells = [*rest]
+    while cells and _CELL.fullmatch(cells[-1]) is None:  # -S prints a date and a time
+        cells.pop()
+    if cells and (len(cells) in (9, 17) or cells[0] == "-1"):
+        piece.left.append(rest.pop(0))
+    piece.take(rest, without_heading(tokens).side_cells)
+    return piece
+
+
+def _side(cells: list[str], layout: Layout) -> Side | None:
+    numbers = [None if cell == "N/A" else float(cell) for cell in cells]
+    time, algbw, busbw, last = numbers[:4]
+    if time is None or algbw is None or busbw is None or min(time, algbw, busbw) < 0:
+        return None
+    time_us = round(time * 1000, 6) if layout.in_ms else time
+    per_iteration = None
+    if len(numbers) == 8:
+        spread = [number for number in numbers[4:] if number is not None]
+        per_iteration = PerIteration(*spread) if len(spread) == 4 else None
+    if layout.is_error:
+        return Side(time_us, algbw, busbw, None, last, per_iteration)
+    # %g: a million wrong elements print as 1e+06
+    wrong = None if last is None or not math.isfinite(last) else max(0, round(last))
+    return Side(time_us, algbw, busbw, wrong, None, per_iteration)

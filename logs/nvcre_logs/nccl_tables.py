@@ -1,0 +1,256 @@
+"""Which table does a line of nccl-tests output belong to?
+
+Lines of one pod (kubectl --prefix) and, where several ranks print tables, of one tag (mpirun, srun) stay together.
+Within such a stream a header that comes when rows, a footer or a failure were seen begins the next test.  Headers that
+come twice before the first row are those of processes that run side by side: their lines are dealt out again by what
+each table still lacks and by the order of its sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain
+
+from nvcre_logs.nccl_log import Device, NcclTest, Row
+from nvcre_logs.nccl_row import Layout, Piece, begin, without_heading
+
+MAX_TESTS = 64
+MAX_ROWS = 4096  # per test; -N 0 prints for ever
+MAX_FAILURES = 16
+MAX_RANKS = 65536
+
+
+@dataclass(slots=True)
+class _Open:
+    """A test whose footer has not been seen, and which parts of its header have."""
+
+    test: NcclTest
+    parts: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Stream:
+    layout: Layout = field(default_factory=Layout)
+    open: list[_Open] = field(default_factory=list)  # several: side by side
+    tests: list[NcclTest] = field(default_factory=list)  # all of them
+    begun: bool = False  # rows, a footer or a failure were seen
+    piece: Piece | None = None  # a row that other text tore
+    command: str | None = None
+
+
+class Tables:
+    def __init__(self) -> None:
+        self._tests: list[NcclTest] = []
+        self._streams: dict[tuple[str, int | None], _Stream] = {}
+        self._pod: str = ""
+        self._rank: int | None = None
+        self._latest: dict[str, _Stream] = {}  # by pod: the stream that printed a table last
+
+    def turn_to(self, pod: str, rank: int | None) -> None:
+        """The lines that follow are of this pod and rank."""
+        self._pod, self._rank = pod, rank
+
+    def finish(self) -> tuple[NcclTest, ...]:
+        for stream in (*self._streams.values(), *self._latest.values()):
+            self._close(stream)
+        for pod in self._latest:
+            self._mark_side_by_side([stream for key, stream in self._streams.items() if key[0] == pod])
+        if len({test.stream for test in self._tests}) < 2:
+            for test in self._tests:
+                test.stream = ""
+        return tuple(self._tests)
+
+    def _mark_side_by_side(self, streams: list[_Stream]) -> None:
+        with_rows = [[test for test in stream.tests if test.rows] for stream in streams]
+        if sum(map(bool, with_rows)) > 1:
+            for test in chain.from_iterable(with_rows):
+                test.one_of_many = True
+
+    # The header
+
+    def header(self, part: str) -> NcclTest:
+        """The test that this part of a header belongs to."""
+        return self._lacking(part).test
+
+    def name(self, name: str) -> None:
+        test = self.header("name")
+        test.name, test.name_source = name, "banner"
+
+    def command(self, name: str) -> None:
+        """A shell printed what it starts: it names the next table that has no name of its own."""
+        self._stream().command = name
+
+    def device(self, device: Device, *, cut: bool) -> None:
+        stream = self._stream(own=True)
+        if stream.begun:
+            self._close(stream)
+        process = (device.host, device.pid)
+        for known in stream.open:
+            if device.pid is not None and any((d.host, d.pid) == process for d in known.test.devices):
+                break
+        else:
+            known = self._lacking(f"rank {device.rank}")
+        known.parts.add(f"rank {device.rank}")
+        if len(known.test.devices) < MAX_RANKS:
+            known.test.devices.append(device)
+        known.test.devices_cut |= cut
+
+    def cut_devices(self) -> None:
+        for known in self._stream().open[-1:]:
+            known.test.devices_cut = True
+
+    def heading(self, layout: Layout) -> None:
+        test = self.header("heading")
+        self._stream(own=True).layout = layout
+        test.has_error_column = layout.is_error
+        test.time_is_cpu = layout.time_is_cpu
+
+    # Rows and footer
+
+    def row(self, tokens: list[str]) -> bool:
+        """True when the line was a row or a part of one."""
+        stream = self._stream()
+        if stream.layout.left is None and stream.piece is None:
+            stream.layout = without_heading(tokens)
+        piece = begin(tokens, stream.layout)
+        if piece is not None:
+            if not stream.open and stream.layout.left is None and not piece.cells:
+                return False
+            self._lose_piece(stream)
+            stream.piece = piece
+        elif stream.piece is not None:
+            held = len(stream.piece.cells)
+            if not stream.piece.take(tokens, stream.layout.side_cells):
+                return False
+            if len(stream.piece.cells) % stream.layout.side_cells:
+                del stream.piece.cells[held:]  # not a side: some other line that begins with a number
+                return False
+        else:
+            return False
+        row = stream.piece.row(stream.layout)
+        if row is not None:
+            stream.piece = None
+            self._add(stream, row)
+        elif len(stream.piece.cells) == 2 * stream.layout.side_cells:
+            self._lose_piece(stream)  # all cells are there and they make no sense
+        return True
+
+    def bounds(self, count: int, *, ok: bool) -> None:
+        stream = self._stream()
+        self._lose_piece(stream)
+        known = self._first(stream, lambda test: test.out_of_bounds is None)
+        known.test.out_of_bounds, known.test.out_of_bounds_ok = count, ok
+
+    def average(self, gbps: float | None, *, failed: bool) -> None:
+        known = self._first(self._stream(), lambda test: test.avg_busbw_gbps is None)
+        known.test.avg_busbw_gbps, known.test.below_min_bandwidth = gbps, failed
+
+    def conclude(self, name: str) -> None:
+        known = self._first(self._stream(), lambda test: not test.concluded)
+        known.test.concluded = True
+        if known.test.name is None:
+            known.test.name, known.test.name_source = name, "banner"
+
+    def failure(self, text: str, reason: str | None, host: str) -> None:
+        stream = self._stream()
+        known = stream.open[-1] if stream.open else self._begin(stream)
+        stream.begun = True
+        test = known.test
+        if reason is not None and reason not in test.failure_reasons:
+            test.failure_reasons.append(reason)
+        if host and host not in test.suspect_hosts and len(test.suspect_hosts) < MAX_FAILURES:
+            test.suspect_hosts.append(host)
+        if len(test.failures) < MAX_FAILURES:
+            test.failures.append(text)
+
+    def _add(self, stream: _Stream, row: Row) -> None:
+        test = self._next_table(stream, row.size_bytes)
+        stream.begun = True
+        if len(test.rows) < MAX_ROWS:
+            test.rows.append(row)
+        else:
+            test.dropped_rows += 1
+
+    def _next_table(self, stream: _Stream, size: int) -> NcclTest:
+        if not stream.open or stream.open[-1].test.avg_busbw_gbps is not None:
+            return self._begin(stream).test
+        tests = [known.test for known in stream.open]
+        if len(tests) == 1:
+            return tests[0]
+        below = [test for test in tests if not test.rows or test.rows[-1].size_bytes < size]
+        return max(below, key=lambda test: test.rows[-1].size_bytes if test.rows else -1, default=tests[0])
+
+    # Streams
+
+    def _stream(self, *, own: bool = False) -> _Stream:
+        """Of the current line.  Ranks that print no header (not `own`) speak about the table of their pod."""
+        key = (self._pod, self._rank)
+        stream = self._streams.get(key)
+        if stream is None:
+            latest = self._latest.get(self._pod)
+            free = latest is not None and latest not in self._streams.values()
+            stream = latest if latest is not None and (free or not own) else _Stream()
+            if own:
+                self._streams[key] = stream
+        if own:
+            self._latest[self._pod] = stream
+        return self._latest.setdefault(self._pod, stream) if stream.open == [] and not own else stream
+
+    def _lacking(self, part: str) -> _Open:
+        stream = self._stream(own=True)
+        if stream.begun and not _told_before_its_header(stream):
+            self._close(stream)
+        known = next((known for known in stream.open if part not in known.parts), None) or self._begin(stream)
+        known.parts.add(part)
+        return known
+
+    def _begin(self, stream: _Stream) -> _Open:
+        if stream.begun:
+            self._close(stream)
+        test = NcclTest(name=stream.command, stream=self._pod)
+        if stream.command is not None:
+            test.name_source, stream.command = "command", None
+        known = _Open(test)
+        if len(self._tests) < MAX_TESTS:
+            self._tests.append(test)
+        stream.open.append(known)
+        stream.tests.append(test)
+        self._latest.setdefault(self._pod, stream)
+        return known
+
+    def _first(self, stream: _Stream, lacks: Callable[[NcclTest], bool]) -> _Open:
+        """The first table with rows that lacks this part of a footer."""
+        stream.begun = True
+        known = next((known for known in stream.open if lacks(known.test) and known.test.rows), None)
+        return known or (stream.open[-1] if stream.open else self._begin(stream))
+
+    def _close(self, stream: _Stream) -> None:
+        """The tests of this stream get no more lines."""
+        self._lose_piece(stream)
+        tests = [known.test for known in stream.open]
+        with_rows = [test for test in tests if test.rows]
+        if len(with_rows) > 1:
+            for test in with_rows:
+                test.one_of_many = True
+        elif len(tests) > 1 and with_rows and not tests[-1].rows:
+            _move_report(with_rows[0], tests[-1])  # the first attempts ended without a word
+        stream.open, stream.begun = [], False
+
+    def _lose_piece(self, stream: _Stream) -> None:
+        if stream.piece is None:
+            return
+        stream.piece = None
+        (stream.open[-1] if stream.open else self._begin(stream)).test.lost_rows += 1
+
+
+def _told_before_its_header(stream: _Stream) -> bool:
+    """The error stream is not buffered: that GPUs are missing is told before the header that was printed first."""
+    return len(stream.open) == 1 and stream.open[0].test.failure_reasons == ["gpu_missing"]
+
+
+def _move_report(source: NcclTest, target: NcclTest) -> None:
+    for name in ("rows", "avg_busbw_gbps", "below_min_bandwidth", "out_of_bounds", "out_of_bounds_ok", "lost_rows"):
+        value, other = getattr(source, name), getattr(target, name)
+        setattr(source, name, other)
+        setattr(target, name, value)

@@ -1,0 +1,111 @@
+"""Measures a saved log: with the profile that it is told, else with the one that finds most in it.
+
+It reads a stream once for each profile it tries, in blocks, with the readers that follow the logs of running pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nvcre_logs.lines import LineFeed
+from nvcre_logs.nccl_log import NcclLog
+from nvcre_logs.nccl_output import NcclOutputParser
+from nvcre_logs.nccl_report import read_report
+from nvcre_logs.patterns import LogProfileError
+from nvcre_logs.profile import LogProfileSpec
+from nvcre_logs.training import TrainingReader, compile_training, of_one_rank
+from nvcre_logs.training_document import Marker, TrainingLog, markers
+
+LOG_FORMAT = "nvcre.nvidia.com/log-format"
+"""Annotation of a LogProfile: the program whose log it reads.  nccl-tests selects the reader of its tables."""
+NCCL_TESTS = "nccl-tests"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProfile:
+    name: str
+    log_format: str
+    spec: LogProfileSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    log: NcclLog | TrainingLog
+    profile: str
+    found: int = 0  # lines or tables that the profile made something of
+
+    @property
+    def ok(self) -> bool:
+        """A complete and correct table; of training, steps up to the target."""
+        return self.log.ok if isinstance(self.log, NcclLog) else self.log.target_reached
+
+
+Source = Callable[[], Iterable[bytes]]
+"""Opens the log anew and gives its chunks."""
+
+
+def measure(source: Source, profile: NamedProfile) -> Measured:
+    """Raises LogProfileError where the profile reads neither tables nor steps."""
+    if profile.log_format == NCCL_TESTS:
+        return _measure_nccl(source, profile)
+    if profile.spec.patterns.training_step is None:
+        raise LogProfileError(
+            f"LogProfile {profile.name} has no spec.patterns.trainingStep and no annotation {LOG_FORMAT}: {NCCL_TESTS}"
+        )
+    return _measure_training(source, profile)
+
+
+def guess(source: Source, profiles: Sequence[NamedProfile]) -> Measured:
+    """By the profile that finds most; of two that find the same, the first.  Tables of nccl-tests come first."""
+    nccl = next((profile for profile in profiles if profile.log_format == NCCL_TESTS), None)
+    tables = _measure_nccl(source, nccl) if nccl is not None else None
+    if tables is not None and isinstance(tables.log, NcclLog) and any(test.rows for test in tables.log.tests):
+        return tables
+    trainings = [
+        _measure_training(source, profile) for profile in profiles if profile.spec.patterns.training_step is not None
+    ]
+    best = max(trainings, key=lambda measured: measured.found, default=None)
+    if best is not None and best.found:
+        return best
+    found = tables or best
+    if found is None:
+        raise LogProfileError("no LogProfile to try")
+    return found
+
+
+def _measure_nccl(source: Source, profile: NamedProfile) -> Measured:
+    chunks = iter(source())
+    head = next(chunks, b"")
+    if head.lstrip().startswith(b"{"):
+        report = read_report(head + b"".join(chunks))
+        if report is not None:
+            return Measured(report, profile.name, len(report.tests))
+        chunks, head = iter(source()), b""
+    parser = NcclOutputParser()
+    parser.feed(head)
+    for chunk in chunks:
+        parser.feed(chunk)
+    log = parser.finish()
+    return Measured(log, profile.name, len(log.tests))
+
+
+def _measure_training(source: Source, profile: NamedProfile) -> Measured:
+    reader = TrainingReader(compile_training(profile.name, profile.spec))
+    events, said, lines = [], list[Marker](), 0
+    for block in _blocks(source()):
+        events += reader.feed(block)
+        said += markers(block, lines)
+        lines += block.count(b"\n")
+    log = TrainingLog(profile.log_format or profile.name, of_one_rank(events), said)
+    steps = len(log.records)
+    return Measured(log, profile.name, steps + reader.progress_lines if steps else 0)
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    feed = LineFeed()
+    for chunk in chunks:
+        if block := feed.feed(chunk):
+            yield block
+    if block := feed.finish():
+        yield block

@@ -1,0 +1,370 @@
+"""Reads training logs by a LogProfile: steps, checkpoints and starts, as events in the order of their lines.
+
+    reader = TrainingReader(compile_training(name, spec))
+    for event in reader.feed(block): ...        # blocks of whole lines, as LineFeed cuts them
+
+For each line: an application start (which does not use the line up), else the first of training step, checkpoint done,
+checkpoint save, checkpoint restore, checkpoint loaded that matches.  One step is one event however many ranks print it;
+a step may also be told in several lines: captures called progress... are kept for the line that has the rest (the bar
+before the loss, the banner before the time).  It keeps no sums: see training_document.py and the coordinator's goodput.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeVar
+
+import re2
+
+from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
+from nvcre_logs.lines import Line, unwrap
+from nvcre_logs.patterns import LogProfileError, compile_pattern
+from nvcre_logs.profile import DurationUnit, EventPattern, LogProfileSpec
+
+MAX_EVENT_LINE_BYTES = 64 * 1024
+_SECONDS = {DurationUnit.SECONDS: 1.0, DurationUnit.MILLISECONDS: 1e-3, DurationUnit.MICROSECONDS: 1e-6}
+_GROUP_NAME = re.compile(r"\(\?P?<\w+>")
+_ESCAPES = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_FRACTION = re.compile(r"[.,](\d{1,9})(?:\D|$)")
+_SAME_MOMENT_S = 1.0
+
+T = TypeVar("T")
+
+
+class Kind(StrEnum):
+    APPLICATION_START = "application_start"
+    STEP = "step"
+    SAVE = "save_start"
+    SAVED = "save_done"
+    SCHEDULED = "async_scheduled"  # handed over, not durable yet
+    RESTORE = "load_start"
+    LOADED = "load_done"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingEvent:
+    kind: Kind
+    line: int  # from 1
+    time: datetime | None = None  # printed, else the kubelet's
+    printed_time: str | None = None  # ISO, with the digits that were printed
+    step: int | None = None
+    duration_s: float | None = None  # of the step, or of the save
+    tflops: float | None = None
+    loss: float | None = None
+    target: int | None = None  # steps that the run is to make
+    elapsed_s: float | None = None  # on the bar
+    path: str = ""
+    is_warmup: bool = False  # the profile's warmupStep matches
+    source: tuple[str, int | None] = ("", None)  # pod and rank, where the log names them
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    kind: Kind
+    pattern: re2.Pattern
+    groups: dict[str, int]
+    units: dict[str, DurationUnit]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProfile:
+    name: str
+    spec: LogProfileSpec
+    layout: GoTimeParser
+    start: _Event | None
+    events: tuple[_Event, ...]
+    warmup: re2.Pattern | None
+    prefilter: re2.Pattern | None  # matches in every line in which one of them does; None: try every line
+
+
+def compile_training(name: str, spec: LogProfileSpec) -> TrainingProfile:
+    """Raises LogProfileError naming the field."""
+    try:
+        layout = compile_layout(spec.timestamp.layout)
+    except LayoutError as error:
+        raise LogProfileError(f"spec.timestamp.layout: {error}") from error
+    patterns = spec.patterns
+    if patterns.training_step is None:
+        raise LogProfileError(f"LogProfile {name} has no spec.patterns.trainingStep")
+    start = _compile(Kind.APPLICATION_START, patterns.application_start, "applicationStart")
+    found = (
+        _compile(Kind.STEP, patterns.training_step, "trainingStep"),
+        _compile(Kind.SAVED, patterns.checkpoint_done, "checkpointDone"),
+        _compile(Kind.SAVE, patterns.checkpoint_save, "checkpointSave"),
+        _compile(Kind.RESTORE, patterns.checkpoint_restore, "checkpointRestore"),
+        _compile(Kind.LOADED, patterns.checkpoint_loaded, "checkpointLoaded"),
+    )
+    warmup = _compile(Kind.STEP, patterns.warmup_step, "warmupStep")
+    events = tuple(event for event in found if event is not None)
+    sources = [pattern.regex for pattern in _all(patterns.application_start, patterns.training_step,
+               patterns.checkpoint_done, patterns.checkpoint_save, patterns.checkpoint_restore,
+               patterns.checkpoint_loaded)]  # fmt: skip
+    return TrainingProfile(
+        name, spec, layout, start, events, warmup.pattern if warmup is not None else None, _prefilter(sources)
+    )
+
+
+def _all(*patterns: EventPattern | None) -> list[EventPattern]:
+    return [pattern for pattern in patterns if pattern is not None]
+
+
+def _compile(kind: Kind, pattern: EventPattern | None, field_name: str) -> _Event | None:
+    if pattern is None:
+        return None
+    line = compile_pattern(pattern, f"spec.patterns.{field_name}", ()).line
+    return _Event(kind, line, {name.decode(): number for name, number in line.groupindex.items()}, pattern.units)
+
+
+def _prefilter(sources: list[str]) -> re2.Pattern | None:
+    """All patterns as one, which is fast because it captures nothing; a beginning of the line is not asked for, since a
+    prefix may stand there."""
+    if any("^" in source[1:].replace("[^", "") or "\\A" in source for source in sources):
+        return None
+    options = re2.Options()
+    options.max_mem = 32 << 20
+    options.log_errors = False
+    options.never_capture = True
+    joined = "|".join(f"(?:{_GROUP_NAME.sub('(?:', source.removeprefix('^'))})" for source in sources)
+    try:
+        return re2.compile(f"(?m){joined}".encode(), options)
+    except re2.error:
+        return None
+
+
+class TrainingReader:
+    def __init__(self, profile: TrainingProfile) -> None:
+        self._profile = profile
+        self._line = 0  # lines before the block
+        self._progress: dict[str, _Progress] = {}  # by pod
+        self._told: TrainingEvent | None = None  # the last step, and its text
+        self._told_text = b""
+        self.progress_lines = 0
+
+    def feed(self, block: bytes) -> list[TrainingEvent]:
+        if b"\x1b" in block:
+            block = _ESCAPES.sub(b"", block)
+        found = [event for number, line in self._candidates(block) for event in self._events(number, line)]
+        self._line += block.count(b"\n")
+        return found
+
+    def _candidates(self, block: bytes) -> Iterator[tuple[int, bytes]]:
+        prefilter = self._profile.prefilter
+        if prefilter is None:
+            yield from enumerate(block.split(b"\n")[:-1], self._line + 1)
+            return
+        position, number = 0, self._line + 1
+        while (hit := prefilter.search(block, position)) is not None:
+            at = min(hit.start(), len(block) - 1)
+            start = block.rfind(b"\n", position, at) + 1 or position
+            end = block.find(b"\n", start)
+            end = len(block) if end < 0 else end
+            number += block.count(b"\n", position, start)
+            yield number, block[start:end]
+            position, number = end + 1, number + 1
+            if position >= len(block):
+                return
+
+    def _events(self, number: int, raw: bytes) -> Iterator[TrainingEvent]:
+        line = unwrap(raw[:MAX_EVENT_LINE_BYTES])
+        text = line.text.encode()
+        start = self._profile.start
+        if start is not None and (match := start.pattern.search(text)) is not None:
+            yield self._event(start, match, line, number)
+        for event in self._profile.events:
+            match = event.pattern.search(text)
+            if match is None:
+                continue
+            if event.kind is Kind.STEP:
+                step = self._step(event, match, line, number)
+                if step is not None and not self._repeats(step, text):
+                    self._told, self._told_text = step, text
+                    yield step
+            else:
+                yield self._event(event, match, line, number)
+            return
+
+    def _event(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent:
+        capture = _Captures(event, match)
+        time, printed = self._time(capture, line)
+        kind = Kind.SCHEDULED if event.kind is Kind.SAVED and capture.text("async") else event.kind
+        return TrainingEvent(
+            kind,
+            number,
+            time,
+            printed,
+            step=capture.integer("step"),
+            duration_s=capture.seconds("saveDuration"),
+            path=capture.text("path") or "",
+            source=(line.pod, line.rank),
+        )
+
+    def _step(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent | None:
+        capture = _Captures(event, match)
+        progress = self._progress.setdefault(line.pod, _Progress())
+        if progress.take(capture):
+            self.progress_lines += 1
+        if not capture.has_record:
+            return None
+        step = capture.integer("globalStep", "iteration")
+        if step is None:
+            step = progress.step
+        if step is None:
+            return None
+        last = capture.integer("lastStep")
+        time, printed = self._time(capture, line)
+        warmup = self._profile.warmup
+        found = TrainingEvent(
+            Kind.STEP,
+            number,
+            time,
+            printed,
+            step=step,
+            duration_s=capture.seconds("stepTiming", "elapsedTime"),
+            tflops=_or(capture.number("tflops"), progress.tflops),
+            loss=_or(capture.number("loss"), progress.loss),
+            target=last + 1 if last is not None else _or(capture.integer("target"), progress.target),
+            elapsed_s=progress.elapsed_s,
+            is_warmup=warmup is not None and warmup.search(line.text.encode()) is not None,
+            source=(line.pod, line.rank),
+        )
+        progress.tflops = progress.loss = None
+        return found
+
+    def _repeats(self, step: TrainingEvent, text: bytes) -> bool:
+        """The same step from another rank, or a bar that was drawn again; not the same step after a restart."""
+        told = self._told
+        if told is None or told.step != step.step or told.source != step.source:
+            return False
+        if told.time is not None and step.time is not None:
+            return abs((step.time - told.time).total_seconds()) < _SAME_MOMENT_S
+        if told.elapsed_s is not None and step.elapsed_s is not None and step.duration_s is None:
+            return step.elapsed_s >= told.elapsed_s
+        return text == self._told_text
+
+    def _time(self, capture: _Captures, line: Line) -> tuple[datetime | None, str | None]:
+        text = capture.text("timestamp")
+        time = self._profile.layout.parse(text) if text else None
+        if time is None:
+            return line.time, line.time.isoformat() if line.time is not None else None
+        fraction = _FRACTION.search(text or "")
+        digits = f".{fraction[1]}" if fraction is not None else ""
+        return time, time.strftime("%Y-%m-%dT%H:%M:%S") + digits
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What earlier lines said about the step whose line is still to come."""
+
+    step: int | None = None
+    target: int | None = None
+    elapsed_s: float | None = None
+    loss: float | None = None
+    tflops: float | None = None
+
+    def take(self, capture: _Captures) -> bool:
+        step, target = capture.integer("progressStep"), capture.integer("progressTarget")
+        if target is not None:
+            if self.target is not None and target != self.target:
+                return False  # the bar of something else (an evaluation)
+            self.target = target
+        if step is not None:
+            self.step = step
+        self.elapsed_s = _or(_clock_seconds(capture.text("progressElapsed")), self.elapsed_s)
+        self.loss = _or(capture.number("progressLoss"), self.loss)
+        self.tflops = _or(capture.number("progressTflops"), self.tflops)
+        return capture.has_progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Captures:
+    """The named groups that took part in a match, as the values they stand for; what cannot be read is None.
+
+    RE2 wants every name to be another one, so step2 is another place where `step` may stand.
+    """
+
+    event: _Event
+    match: re2.Match
+    values: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        found = {name: self.match[number] for name, number in self.event.groups.items()}
+        values = {
+            name.rstrip("0123456789"): value.decode(errors="replace")
+            for name, value in found.items()
+            if value is not None
+        }
+        object.__setattr__(self, "values", values)
+
+    @property
+    def has_record(self) -> bool:
+        return not self.values or any(not name.startswith("progress") for name in self.values)
+
+    @property
+    def has_progress(self) -> bool:
+        return any(name.startswith("progress") for name in self.values)
+
+    def text(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def number(self, *names: str) -> float | None:
+        for name in names:
+            if (text := self.values.get(name)) is None or len(text) > 40:
+                continue
+            try:
+                number = float(text.replace(",", "").rstrip("."))
+            except ValueError:
+                continue
+            if math.isfinite(number):
+                return number
+        return None
+
+    def integer(self, *names: str) -> int | None:
+        for name in names:
+            number = self.number(name)
+            if number is not None and abs(number) < 2**63:
+                return int(number)
+        return None
+
+    def seconds(self, *names: str) -> float | None:
+        for name in names:
+            if (number := self.number(name)) is not None:
+                unit = _SECONDS[self.event.units.get(name, DurationUnit.SECONDS)]
+                return round(number * unit, 9) if unit != 1.0 else number
+        return None
+
+
+def _clock_seconds(text: str | None) -> float | None:
+    """tqdm: mm:ss, h:mm:ss or Nd h:mm:ss without its days."""
+    parts = text.split(":") if text else []
+    if not 2 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
+        return None
+    total = 0
+    for part in parts:
+        total = total * 60 + int(part[:9])
+    return float(total)
+
+
+def _or(value: T | None, other: T | None) -> T | None:
+    return other if value is None else value
+
+
+def of_one_rank(events: list[TrainingEvent]) -> list[TrainingEvent]:
+    """Every rank may print its steps, and another one the checkpoints: of each the one rank that says most."""
+    steps = _chosen([event for event in events if event.kind is Kind.STEP])
+    others = _chosen([event for event in events if event.kind is not Kind.STEP])
+    return sorted([*steps, *others], key=lambda event: event.line)
+
+
+def _chosen(events: list[TrainingEvent]) -> list[TrainingEvent]:
+    counts: dict[tuple[str, int | None], int] = {}
+    for event in events:
+        counts[event.source] = counts.get(event.source, 0) + 1
+    if len(counts) < 2:
+        return events
+    best = min(counts, key=lambda source: (-counts[source], source[0], -1 if source[1] is None else source[1]))
+    return [event for event in events if event.source == best]
