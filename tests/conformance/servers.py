@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 JsonObject = dict[str, Any]
 JSON = "application/json"
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Server:
     authority: Path | None
     kubeconfig: Path
     kubelet_flags: tuple[str, ...]
+    forget: Callable[[], None] = field(init=False)
+    """Brings about that the server no longer knows what was before now."""
     _tls: ssl.SSLContext | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -72,18 +74,18 @@ class Server:
         """`body` is sent as JSON, bytes as they are."""
         with self._sent(method, path, body, query, content_type, accept, token) as response:
             raw = response.read()
-            is_json = (response.headers.get("Content-Type") or "").startswith(JSON) and raw
-            return Answer(response.status, json.loads(raw) if is_json else raw.decode(), dict(response.headers))
+            body = json.loads(raw) if raw.startswith(b"{") else raw.decode()
+            return Answer(response.status, body, dict(response.headers))
 
     @contextmanager
-    def stream(self, path: str, query: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
-        with self._sent("GET", path, None, query, JSON, JSON, None) as response:
+    def stream(self, path: str, query: Mapping[str, Any], accept: str = JSON) -> Iterator[http.client.HTTPResponse]:
+        with self._sent("GET", path, None, query, JSON, accept, None) as response:
             assert response.status == 200, response.read()
             yield response
 
     @contextmanager
-    def watch(self, path: str, **query: Any) -> Iterator[Events]:
-        with self.stream(path, {"watch": "true", **query}) as response:
+    def watch(self, path: str, *, accept: str = JSON, **query: Any) -> Iterator[Events]:
+        with self.stream(path, {"watch": "true", **query}, accept) as response:
             yield Events(response)
 
     @contextmanager

@@ -7,15 +7,21 @@ bind pods themselves), no Trainer, JobSet or Kueue, so that the CRDs are ours al
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import yaml
+from nvcre_local.apiserver.storage import SNAPSHOTS
 from nvcre_local.cluster_objects import Identity, kubeconfig
 from nvcre_local.control_plane import commands, identities
 from nvcre_local.control_plane.cache import Cache
@@ -45,7 +51,15 @@ def start_embedded(folder: Path, stack: contextlib.ExitStack) -> Server:
     for_kubectl = folder / "kubectl.kubeconfig"
     for_kubectl.write_text(kubeconfig(process.tls_url, admin, ca=authority))
     flags = ("--kubelet-token-file", str(process.kubelet_token_file))
-    return Server("embedded", process.url, ADMIN_TOKEN, None, for_kubectl, flags)
+    server = Server("embedded", process.url, ADMIN_TOKEN, None, for_kubectl, flags)
+    server.forget = partial(_begin_many_lists, server)
+    return server
+
+
+def _begin_many_lists(server: Server) -> None:
+    """It keeps the rest of so many lists and no more."""
+    for _ in range(SNAPSHOTS):
+        server.request("GET", "/api/v1/namespaces", query={"limit": 1}).expect(200)
 
 
 def start_real(folder: Path, stack: contextlib.ExitStack) -> Server:
@@ -74,11 +88,14 @@ def start_real(folder: Path, stack: contextlib.ExitStack) -> Server:
         tokens=tokens,
     )
     _run(commands.etcd(etcd, folder / "etcd", authority.peer("etcd"), files.authority, client=client, peer=peer), stack)
-    _run(commands.kube_apiserver(api, files, folder / "api", host="127.0.0.1", port=port, etcd=client), stack)
+    command = commands.kube_apiserver(api, files, folder / "api", host="127.0.0.1", port=port, etcd=client)
+    # Pages of a list come from its store then, whose past can be compacted away.
+    _run(replace(command, words=(*command.words, "--feature-gates=ListFromCacheSnapshot=false")), stack)
     access = folder / "admin.kubeconfig"
     access.write_text(kubeconfig(url, admin, ca=files.authority))
     flags = ("--kubelet-client-ca", str(files.authority))
     server = Server("kube-apiserver", url, admin.token, files.authority, access, flags)
+    server.forget = partial(_compact, server, client, files)
     wait_for("kube-apiserver to be ready", lambda: _is_ready(server))
     _install_crds(server)
     # Last: its garbage collector looks for new kinds every half minute only.
@@ -87,6 +104,20 @@ def start_real(folder: Path, stack: contextlib.ExitStack) -> Server:
         "ServiceAccounts to be made", lambda: _answers(server, "/api/v1/namespaces/default/serviceaccounts/default")
     )
     return server
+
+
+def _compact(server: Server, port: int, files: ApiServerFiles) -> None:
+    """Its store, etcd, does that every five minutes."""
+    server.request("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"generateName": "now-"}}).expect(201)
+    namespaces = server.request("GET", "/api/v1/namespaces").expect(200)
+    context = ssl.create_default_context(cafile=files.authority)
+    context.load_cert_chain(files.etcd.certificate, files.etcd.key)
+    connection = http.client.HTTPSConnection(f"127.0.0.1:{port}", context=context, timeout=PATIENCE_S)
+    body = {"revision": namespaces["metadata"]["resourceVersion"], "physical": True}
+    connection.request("POST", "/v3/kv/compaction", json.dumps(body))
+    answer = connection.getresponse()
+    assert answer.status == 200, answer.read()
+    connection.close()
 
 
 def _start_controller_manager(

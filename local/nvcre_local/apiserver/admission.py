@@ -1,7 +1,7 @@
 """What the server adds to, demands of and forbids for objects of the built-in kinds.
 
-Light on purpose: the defaults and refusals our clients rely on, not the whole of Kubernetes' validation.  Pure; `admit`
-fills in defaults in place (the body belongs to the request), the others only look.
+Light on purpose: the defaults and refusals our clients rely on, not the whole of Kubernetes' validation.  Pure;
+`default` and `admit` change in place (the body belongs to the request), the others only look.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
-from nvcre_local.apiserver import pod_types
+from nvcre_local.apiserver import pod_defaults, pod_types
 from nvcre_local.apiserver.objects import required
 from nvcre_local.apiserver.resources import Resource
 from nvcre_local.apiserver.schema import Cause
 from nvcre_local.apiserver.storage import Json
 
-DEFAULT_GRACE_SECONDS = 30
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_RULE = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
@@ -50,23 +50,55 @@ def type_problem(body: Json) -> str:
         found = spec.get(field, [])
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
             return f"spec.{field}: must be a list of objects"
-    return next(pod_types.problems(spec), "") if body["kind"] == "Pod" else ""
+    match body["kind"]:
+        case "Pod":
+            found = pod_types.pod_problems(body)
+        case "ConfigMap":
+            found = chain(
+                _text_problems(body.get("data", {})), _bytes_problems(body.get("binaryData", {}), "binaryData")
+            )
+        case "Secret":
+            found = _bytes_problems(body.get("data", {}), "data")
+        case _:
+            return ""
+    return next(found, "")
+
+
+def _text_problems(data: Json) -> Iterator[str]:
+    for key, value in data.items():
+        if not isinstance(value, str):
+            yield f"data[{key}]: must be a string"
+
+
+def _bytes_problems(data: Json, field: str) -> Iterator[str]:
+    for key, value in data.items():
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError, TypeError):
+            yield f"{field}[{key}]: must be base64 encoded"
+
+
+def default(resource: Resource, body: Json) -> None:
+    """What decoding fills in, of a new object and of an update."""
+    match resource.lies_in:
+        case "pods":
+            pod_defaults.default(body.setdefault("spec", {}))
+        case "secrets":
+            body.setdefault("type", "Opaque")
+            _take_string_data(body)
 
 
 def admit(resource: Resource, body: Json) -> None:
-    """Defaults of a new object."""
+    """What a new object begins with."""
     match resource.lies_in:
         case "pods":
-            _default_pod(body)
+            pod_defaults.begin(body)
         case "namespaces":
             metadata = body["metadata"]
             labels = {"kubernetes.io/metadata.name": metadata["name"], **metadata.get("labels", {})}
             body["metadata"] = {**metadata, "labels": labels}
             body["spec"] = {**body.get("spec", {}), "finalizers": ["kubernetes"]}
             body["status"] = {"phase": "Active"}
-        case "secrets":
-            body.setdefault("type", "Opaque")
-            take_string_data(body)
         case "services":
             spec = body.setdefault("spec", {})
             spec.setdefault("type", "ClusterIP")
@@ -77,32 +109,11 @@ def admit(resource: Resource, body: Json) -> None:
             body.setdefault("status", {})
 
 
-def take_string_data(secret: Json) -> None:
+def _take_string_data(secret: Json) -> None:
     texts = secret.pop("stringData", None)
     if texts:
         encoded = {key: base64.b64encode(str(text).encode()).decode() for key, text in texts.items()}
         secret["data"] = {**secret.get("data", {}), **encoded}
-
-
-def _default_pod(pod: Json) -> None:
-    spec = pod.setdefault("spec", {})
-    spec.setdefault("restartPolicy", "Always")
-    spec.setdefault("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
-    spec.setdefault("dnsPolicy", "ClusterFirst")
-    spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("serviceAccountName", "default")
-    spec["serviceAccount"] = spec["serviceAccountName"]
-    spec.setdefault("enableServiceLinks", True)
-    spec.setdefault("securityContext", {})
-    for container in (*spec.get("containers", []), *spec.get("initContainers", [])):
-        container.setdefault("terminationMessagePath", "/dev/termination-log")
-        container.setdefault("terminationMessagePolicy", "File")
-        container.setdefault("imagePullPolicy", "IfNotPresent")
-        resources = container.setdefault("resources", {})
-        limits = resources.get("limits", {}) if isinstance(resources, dict) else {}
-        if limits:
-            resources["requests"] = {**limits, **resources.get("requests", {})}
-    pod["status"] = {"phase": "Pending", "qosClass": "BestEffort", **pod.get("status", {})}
 
 
 def causes(resource: Resource, body: Json) -> Iterator[Cause]:
@@ -111,13 +122,14 @@ def causes(resource: Resource, body: Json) -> Iterator[Cause]:
         case "pods":
             yield from _pod_causes(body.get("spec", {}))
         case "secrets":
-            yield from _base64_causes(body.get("data", {}), "data")
             yield from _key_causes(body.get("data", {}), "data")
         case "configmaps":
-            yield from _text_causes(body.get("data", {}))
-            yield from _base64_causes(body.get("binaryData", {}), "binaryData")
             for field in ("data", "binaryData"):
                 yield from _key_causes(body.get(field, {}), field)
+            for key in body.get("data", {}).keys() & body.get("binaryData", {}).keys():
+                yield Cause("FieldValueInvalid", f"data[{key}]", f'Invalid value: "{key}": duplicate of a key present')
+        case "leases.coordination.k8s.io":
+            yield from _lease_causes(body.get("spec", {}))
         case "events":
             involved = body.get("involvedObject", {})
             if involved.get("namespace", "") not in ("", body["metadata"].get("namespace")) or (
@@ -166,12 +178,27 @@ def _pod_causes(spec: Json) -> Iterator[Cause]:
         )
 
 
+def _lease_causes(spec: Json) -> Iterator[Cause]:
+    for field, least, rule in (
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ):
+        value = spec.get(field, least)
+        if not isinstance(value, int) or value < least:
+            yield Cause("FieldValueInvalid", f"spec.{field}", f"Invalid value: {value}: {rule}")
+
+
 def _volume_causes(volumes: list[Json]) -> Iterator[Cause]:
+    seen: set[str] = set()
     for index, volume in enumerate(volumes):
-        if not volume.get("name"):
-            yield required(f"spec.volumes[{index}].name")
+        name, field = volume.get("name"), f"spec.volumes[{index}].name"
+        if not name:
+            yield required(field)
+        elif name in seen:
+            yield Cause("FieldValueDuplicate", field, f'Duplicate value: "{name}"')
         else:
-            yield from _label_causes(volume["name"], f"spec.volumes[{index}].name")
+            seen.add(name)
+            yield from _label_causes(name, field)
         if "hostPath" in volume and not volume["hostPath"].get("path"):
             yield required(f"spec.volumes[{index}].hostPath.path")
 
@@ -192,20 +219,6 @@ def _key_causes(data: Json, field: str) -> Iterator[Cause]:
             yield Cause("FieldValueInvalid", f"{field}[{key}]", f'Invalid value: "{key}": {rule}')
 
 
-def _base64_causes(data: Json, field: str) -> Iterator[Cause]:
-    for key, value in data.items():
-        try:
-            base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError, TypeError):
-            yield Cause("FieldValueInvalid", f"{field}[{key}]", "Invalid value: must be base64 encoded")
-
-
-def _text_causes(data: Json) -> Iterator[Cause]:
-    for key, value in data.items():
-        if not isinstance(value, str):
-            yield Cause("FieldValueTypeInvalid", f"data[{key}]", "Invalid value: must be a string")
-
-
 def update_causes(resource: Resource, old: Json, new: Json) -> Iterator[Cause]:
     """What an update of the object itself (not of its status) may not change."""
     match resource.lies_in:
@@ -219,8 +232,10 @@ def update_causes(resource: Resource, old: Json, new: Json) -> Iterator[Cause]:
                     "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was "
                     "previously negative)",
                 )
-        case "configmaps" | "secrets" if old.get("immutable"):
-            for field in ("data", "binaryData"):
+        case "configmaps" | "secrets":
+            if old.get("type") != new.get("type"):
+                yield Cause("FieldValueInvalid", "type", f'Invalid value: "{new.get("type")}": field is immutable')
+            for field in ("immutable", "data", "binaryData") if old.get("immutable") else ():
                 if old.get(field) != new.get(field):
                     yield Cause("FieldValueForbidden", field, "Forbidden: field is immutable when `immutable` is set")
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from nvcre_local.apiserver.resources import CREATE_ONLY, METADATA_FIELDS, Column, Resource, Subresource
+from nvcre_local.apiserver.resources import CREATE_ONLY, METADATA_FIELDS, Resource, Subresource
 
 STATUS_VERBS = ("get", "patch", "update")
-
-
-def _age(path: str = ".metadata.creationTimestamp", name: str = "Age") -> Column:
-    return Column(name, "date", path)
 
 
 def _status(kind: str) -> Subresource:
@@ -31,7 +27,6 @@ BUILTIN: tuple[Resource, ...] = (
         label_names=True,
         subresources=(_status("Namespace"),),
         fields=METADATA_FIELDS | {"status.phase"},
-        columns=(Column("Status", "string", ".status.phase"), _age()),
     ),
     Resource(
         "",
@@ -98,7 +93,6 @@ BUILTIN: tuple[Resource, ...] = (
         "Secret",
         namespaced=True,
         fields=METADATA_FIELDS | {"type"},
-        columns=(Column("Type", "string", ".type"), _age()),
     ),
     Resource(
         "",
@@ -112,11 +106,6 @@ BUILTIN: tuple[Resource, ...] = (
         subresources=(_status("Service"),),
         label_names=True,
         fields=METADATA_FIELDS | {"spec.clusterIP", "spec.type"},
-        columns=(
-            Column("Type", "string", ".spec.type"),
-            Column("Cluster-IP", "string", ".spec.clusterIP"),
-            _age(),
-        ),
     ),
     Resource(
         "",
@@ -133,7 +122,6 @@ BUILTIN: tuple[Resource, ...] = (
         "leases",
         "Lease",
         namespaced=True,
-        columns=(Column("Holder", "string", ".spec.holderIdentity"), _age()),
     ),
     Resource(
         "apiextensions.k8s.io",
@@ -145,7 +133,6 @@ BUILTIN: tuple[Resource, ...] = (
         categories=("api-extensions",),
         has_status=True,
         subresources=(_status("CustomResourceDefinition"),),
-        columns=(Column("Created At", "string", ".metadata.creationTimestamp"),),
     ),
     Resource(
         "authentication.k8s.io",

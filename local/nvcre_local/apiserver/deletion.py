@@ -12,7 +12,7 @@ from enum import Enum
 
 from nvcre_kube.timestamps import rfc3339
 
-from nvcre_local.apiserver.admission import DEFAULT_GRACE_SECONDS
+from nvcre_local.apiserver.pod_defaults import DEFAULT_GRACE_SECONDS
 from nvcre_local.apiserver.storage import Json
 
 FOREGROUND_FINALIZER = "foregroundDeletion"

@@ -163,10 +163,10 @@ def _annotation_causes(annotations: dict[str, str]) -> Iterator[Cause]:
 
 
 def _owner_causes(owners: list[Json]) -> Iterator[Cause]:
-    for index, owner in enumerate(owners):
+    for owner in owners:
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
-                yield required(f"metadata.ownerReferences[{index}].{field}", f"{field} must not be empty")
+                yield _bad(f"metadata.ownerReferences.{field}", "", "must not be empty")
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         yield Cause(
@@ -177,10 +177,10 @@ def _owner_causes(owners: list[Json]) -> Iterator[Cause]:
 
 
 def _finalizer_causes(finalizers: list[str]) -> Iterator[Cause]:
-    for index, finalizer in enumerate(finalizers):
+    for finalizer in finalizers:
         rule = _key_problem(finalizer)
         if rule:
-            yield _bad(f"metadata.finalizers[{index}]", finalizer, rule)
+            yield _bad("metadata.finalizers", finalizer, rule)
 
 
 def update_causes(old: Json, new: Json) -> list[Cause]:

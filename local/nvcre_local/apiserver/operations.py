@@ -34,8 +34,11 @@ class FieldValidation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
+    """`duplicates`: what field validation has to say of the body as text."""
+
     dry_run: bool = False
     field_validation: FieldValidation = FieldValidation.WARN
+    duplicates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class Operations:
         if resource.custom or resource.lies_in in (CRD_COLLECTION, "pods"):
             body["metadata"]["generation"] = 1
         self._admit(resource, body)
-        self._refuse_invalid(resource, body, None)
+        self._refuse_invalid(resource, body)
         key = Key(resource.lies_in, namespace, name)
         if self.store.get(key) is not None:
             raise errors.already_exists(resource.group, resource.plural, name)
@@ -177,7 +180,7 @@ class Operations:
             immutable = list(admission.update_causes(resource, old.body, new))
             if immutable:
                 raise errors.invalid(resource.group, resource.kind, name, immutable)
-        self._refuse_invalid(resource, new, old.body)
+        self._refuse_invalid(resource, new, old.body, subresource=subresource)
         return self._replace(resource, old, new, warnings, dry_run=options.dry_run)
 
     def _require_current(self, resource: Resource, old: Stored, sent: Json) -> None:
@@ -202,8 +205,6 @@ class Operations:
                 new["status"] = old.body["status"]
         if resource.lies_in == "namespaces":
             new["spec"] = old.body["spec"]
-        if resource.lies_in == "secrets":
-            admission.take_string_data(new)
         if "generation" in old.metadata:
             apart = ("metadata", "status") if resource.has_status else ("metadata",)
             if objects.without(old.body, *apart) != objects.without(new, *apart):
@@ -330,10 +331,11 @@ class Operations:
                 raise errors.bad_request(
                     f"{resource.kind} in version {resource.version!r} cannot be handled: {problem}"
                 )
+            admission.default(resource, body)
         elif resource.schema is not None:
             unknown += resource.schema.prune(body)
             resource.schema.default(body)
-        listed = [f'unknown field "{path}"' for path in dict.fromkeys(unknown)]
+        listed = [*options.duplicates, *(f'unknown field "{path}"' for path in dict.fromkeys(unknown))]
         if listed and options.field_validation is FieldValidation.STRICT:
             raise errors.strict_decoding(listed)
         warnings = listed if options.field_validation is FieldValidation.WARN else []
@@ -351,25 +353,35 @@ class Operations:
                 f"the API version in the data ({version}) does not match the expected API version "
                 f"({resource.api_version})"
             )
+        if kind and kind != resource.kind and resource.custom:
+            wrong = Cause("FieldValueInvalid", "kind", f'Invalid value: "{kind}": must be {resource.kind}')
+            raise errors.invalid(resource.group, resource.kind, _name_in(body), [wrong])
         if kind and kind != resource.kind:
             raise errors.bad_request(
                 f"the kind in the data ({kind}) does not match the expected kind ({resource.kind})"
             )
 
-    def _refuse_invalid(self, resource: Resource, body: Json, old: Json | None) -> None:
+    def _refuse_invalid(
+        self, resource: Resource, body: Json, old: Json | None = None, *, subresource: str = ""
+    ) -> None:
         found: list[Cause] = []
         found += objects.metadata_causes(body["metadata"], label_name=resource.label_names)
         if old is not None:
             found += objects.update_causes(old["metadata"], body["metadata"])
         if resource.schema is not None:
             seen = views.shown(resource, body), None if old is None else views.shown(resource, old)
-            found += resource.schema.validate(*seen)
+            found = resource.schema.validate(*seen, subresource=subresource, found_before=found)
         elif resource.lies_in == CRD_COLLECTION:
             found += definitions.definition_causes(body)
         else:
             found += admission.causes(resource, body)
         if found:
             raise errors.invalid(resource.group, resource.kind, body["metadata"].get("name", ""), found)
+
+
+def _name_in(body: Json) -> str:
+    metadata = body.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
 
 
 __all__ = ["ApiError", "FieldValidation", "Operations", "Outcome", "WriteOptions", "random_suffix"]

@@ -62,8 +62,11 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
             _get(document, path)
             return _remove(document, path)
         case "replace":
-            _get(document, path)
-            return _add(_remove(document, path), path, _value(operation)) if path else _value(operation)
+            # A member that is not there is added, as the real server's library does.
+            if isinstance(_get(document, path[:-1]), list):
+                _get(document, path)
+                document = _remove(document, path)
+            return _add(document, path, _value(operation))
         case "move":
             source = _pointer(operation, "from")
             if path[: len(source)] == source and path != source:
@@ -78,7 +81,7 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
                 raise PatchDoesNotApply(f"testing value {operation['path']} failed: test failed")
             return document
         case other:
-            raise MalformedPatch(f"Unexpected kind: {other}")
+            raise PatchDoesNotApply(f"Unexpected kind: {other}")
 
 
 def _equal(first: Any, second: Any) -> bool:

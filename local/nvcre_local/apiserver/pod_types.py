@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from nvcre_local.apiserver.storage import Json
+
 TEXT, WHOLE, FLAG, QUANTITY, OBJECT = "a string", "a whole number", "true or false", "a quantity", "an object"
 EACH = "*"
 """In a mapping: what every value is."""
@@ -64,6 +66,31 @@ POD_SPEC: Shape = {
     "volumes": [{"name": TEXT, "projected": {"sources": [_SOURCES]}, **_SOURCES}],
     "resources": _RESOURCES,
 }
+
+
+_STATE: Shape = {EACH: OBJECT}
+_CONTAINER_STATUS: Shape = {
+    "name": TEXT,
+    "restartCount": WHOLE,
+    "ready": FLAG,
+    "state": _STATE,
+    "lastState": _STATE,
+}
+POD_STATUS: Shape = {
+    "phase": TEXT,
+    "reason": TEXT,
+    "message": TEXT,
+    "podIP": TEXT,
+    "hostIP": TEXT,
+    "conditions": [{"type": TEXT, "status": TEXT, "reason": TEXT, "message": TEXT}],
+    "containerStatuses": [_CONTAINER_STATUS],
+    "initContainerStatuses": [_CONTAINER_STATUS],
+}
+
+
+def pod_problems(pod: Json) -> Iterator[str]:
+    yield from problems(pod.get("spec", {}))
+    yield from problems(pod.get("status", {}), POD_STATUS, "status")
 
 
 def problems(value: Any, shape: Shape = POD_SPEC, path: str = "spec") -> Iterator[str]:

@@ -6,7 +6,7 @@ Knows the grammar of the API's URLs, not what is done with them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -15,9 +15,10 @@ from urllib.parse import unquote
 import msgspec
 import yaml
 
-from nvcre_local.apiserver import errors, protobuf
+from nvcre_local.apiserver import duplicates, errors, protobuf
 from nvcre_local.apiserver.deletion import DeleteOptions, Propagation
 from nvcre_local.apiserver.operations import FieldValidation, WriteOptions
+from nvcre_local.apiserver.schema import causes
 from nvcre_local.apiserver.storage import Json
 
 MAX_BODY_BYTES = 3 * 1024 * 1024
@@ -112,23 +113,24 @@ def resource_version(query: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def write_options(query: Mapping[str, str]) -> WriteOptions:
+def write_options(query: Mapping[str, str], kind: str) -> WriteOptions:
+    """`kind`: CreateOptions, UpdateOptions or PatchOptions, as a refusal calls them. Raises ApiError."""
     wanted = query.get("fieldValidation") or FieldValidation.WARN.value
     try:
         validation = FieldValidation(wanted)
     except ValueError:
-        raise _unsupported("fieldValidation", wanted, FieldValidation) from None
-    return WriteOptions(dry_run=dry_run(query.get("dryRun", "")), field_validation=validation)
+        supported = [choice.value for choice in FieldValidation]
+        raise _unsupported(kind, "fieldValidation", wanted, supported) from None
+    return WriteOptions(dry_run=_dry_run(query.get("dryRun", ""), kind), field_validation=validation)
 
 
-def _unsupported(name: str, value: object, choices: type[Enum]) -> errors.ApiError:
-    supported = ", ".join(f'"{choice.value}"' for choice in choices)
-    return errors.bad_request(f'{name}: Unsupported value: "{value}": supported values: {supported}')
+def _unsupported(kind: str, field: str, value: object, supported: Sequence[str]) -> errors.ApiError:
+    return errors.invalid("meta.k8s.io", kind, "", [causes.not_supported(field, value, supported)])
 
 
-def dry_run(value: str) -> bool:
+def _dry_run(value: str, kind: str) -> bool:
     if value not in ("", "All"):
-        raise errors.bad_request(f"dryRun: Unsupported value: {value!r}: supported values: 'All'")
+        raise _unsupported(kind, "dryRun", value, ["All"])
     return value == "All"
 
 
@@ -143,7 +145,8 @@ def delete_options(query: Mapping[str, str], body: Json) -> DeleteOptions:
     try:
         propagation = Propagation(policy or Propagation.BACKGROUND.value)
     except ValueError:
-        raise _unsupported("propagationPolicy", policy, Propagation) from None
+        supported = [choice.value for choice in Propagation]
+        raise _unsupported("DeleteOptions", "propagationPolicy", policy, supported) from None
     conditions = body.get("preconditions")
     conditions = conditions if isinstance(conditions, dict) else {}
     dry = body.get("dryRun") or [query.get("dryRun", "")]
@@ -152,7 +155,7 @@ def delete_options(query: Mapping[str, str], body: Json) -> DeleteOptions:
         propagation=propagation,
         uid=str(conditions.get("uid") or ""),
         resource_version=str(conditions.get("resourceVersion") or ""),
-        dry_run=any(dry_run(str(value)) for value in dry) if isinstance(dry, list) else False,
+        dry_run=any(_dry_run(str(value), "DeleteOptions") for value in dry) if isinstance(dry, list) else False,
     )
 
 
@@ -171,7 +174,7 @@ _JsonLikeLoader.yaml_implicit_resolvers = {
 
 def decode(raw: bytes, content_type: str) -> Any:
     """The value in a body. Raises ApiError 400 or 415."""
-    media = content_type.partition(";")[0].strip().lower()
+    media = _media(content_type)
     match media:
         case "" | "application/json" | "application/octet-stream":
             value = _decode_json(raw)
@@ -182,6 +185,21 @@ def decode(raw: bytes, content_type: str) -> Any:
         case _:
             raise errors.unsupported_media_type(media, (JSON, YAML))
     return value
+
+
+def duplicate_fields(raw: bytes, content_type: str) -> tuple[str, ...]:
+    """What strict validation has against a body that `decode` has read."""
+    match _media(content_type):
+        case "application/vnd.kubernetes.protobuf":
+            return ()
+        case "application/yaml" | "application/x-yaml" | "text/yaml":
+            return tuple(duplicates.in_yaml(raw, _JsonLikeLoader))
+        case _:
+            return tuple(duplicates.in_json(raw))
+
+
+def _media(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
 
 
 def decode_object(raw: bytes, content_type: str) -> Json:

@@ -59,8 +59,10 @@ class Routes:
             return await self._review(request, resource, user)
         if target.namespace and not resource.namespaced:
             raise errors.no_such_path()
-        if resource.namespaced and not target.namespace and (target.name or request.method == "POST"):
+        if resource.namespaced and not target.namespace and target.name:
             raise errors.no_such_path()
+        if resource.namespaced and not target.namespace and request.method == "POST":
+            raise errors.method_not_allowed(f"create {resource.plural}")
         if target.subresource not in ("", "status"):
             known = any(found.name == target.subresource for found in resource.subresources)
             if not known:

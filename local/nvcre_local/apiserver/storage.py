@@ -253,7 +253,13 @@ class Store:
         return token
 
     def snapshot(self, token: str) -> tuple[int, list[Stored]]:
-        """Raises Expired. Asking twice is allowed: a client repeats a page whose answer was lost."""
+        """Raises Expired; ValueError for what `keep_snapshot` never gave.
+
+        Asking twice is allowed: a client repeats a page whose answer was lost.
+        """
+        version, _, number = token.partition("-")
+        if not (version.isdecimal() and number.isdecimal()):
+            raise ValueError(token)
         try:
             return self._snapshots[token]
         except KeyError:
@@ -264,7 +270,7 @@ class Store:
     def _collection(self, name: str) -> _Collection:
         found = self._collections.get(name)
         if found is None:
-            found = self._collections[name] = _Collection(self._history, forgotten=0)
+            found = self._collections[name] = _Collection(self._history, forgotten=self.version)
         return found
 
     def _index(self, stored: Stored) -> None:

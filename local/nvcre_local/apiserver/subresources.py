@@ -26,21 +26,23 @@ class Subresources:
         self._logs = logs
 
     async def handle(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
+        if request.method != ("GET" if target.subresource == "log" else "POST"):
+            raise errors.method_not_allowed(f"{request.method} {resource.plural}/{target.subresource}")
         stored = self._operations.get(resource, target.namespace, target.name)
-        match target.subresource, request.method:
-            case "log", "GET":
+        match target.subresource:
+            case "log":
                 return await self._logs.serve(request, stored)
-            case "binding", "POST":
+            case "binding":
                 return self._bind(resource, stored, await object_of(request), request)
-            case "eviction", "POST":
+            case "eviction":
                 return self._evict(resource, stored, await object_of(request))
-            case "token", "POST":
+            case "token":
                 return json_response(self._issuer.issue(stored, await object_of(request)), 201)
             case _:
-                raise errors.method_not_allowed(f"{request.method} {resource.plural}/{target.subresource}")
+                raise errors.no_such_path()
 
     def _bind(self, resource: Resource, pod: Stored, binding: Json, request: web.Request) -> web.Response:
-        options = requests.write_options(request.query)
+        options = requests.write_options(request.query, "CreateOptions")
         pod = self._operations.get(resource, pod.key.namespace, pod.key.name)
         node = _object(binding.get("target")).get("name")
         metadata = _object(binding.get("metadata"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from nvcre_local.apiserver import errors, requests
-from nvcre_local.apiserver.operations import Operations, Outcome
+from nvcre_local.apiserver.operations import FieldValidation, Operations, Outcome, WriteOptions
 from nvcre_local.apiserver.patch import MalformedPatch, PatchDoesNotApply, apply_json_patch, merge
 from nvcre_local.apiserver.reading import selector_of
 from nvcre_local.apiserver.rendering import Rendering
@@ -31,21 +32,19 @@ class Writing:
         self._operations = operations
 
     async def create(self, request: web.Request, resource: Resource, target: Target) -> web.Response:
-        options = requests.write_options(request.query)
-        body = await object_of(request)
+        body, options = await _to_write(request, "CreateOptions")
         outcome = self._operations.create(resource, target.namespace, body, options)
         return self._answer(request, resource, outcome, status=201)
 
     async def update(self, request: web.Request, resource: Resource, target: Target) -> web.Response:
-        options = requests.write_options(request.query)
-        body = await object_of(request)
+        body, options = await _to_write(request, "UpdateOptions")
         outcome = self._operations.update(
             resource, target.namespace, target.name, body, options, subresource=target.subresource
         )
         return self._answer(request, resource, outcome)
 
     async def patch(self, request: web.Request, resource: Resource, target: Target) -> web.Response:
-        options = requests.write_options(request.query)
+        options = requests.write_options(request.query, "PatchOptions")
         media = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         change = _change(media, resource, await request.read())
         outcome = self._operations.patch(
@@ -123,6 +122,15 @@ def _applied(apply: Callable[[Json, Any], Any], patch: Any, body: Json) -> Any:
         raise errors.bad_request(str(error)) from None
     except PatchDoesNotApply as error:
         raise errors.unprocessable(str(error)) from None
+
+
+async def _to_write(request: web.Request, kind: str) -> tuple[Json, WriteOptions]:
+    options = requests.write_options(request.query, kind)
+    raw, content_type = await request.read(), request.headers.get("Content-Type", "")
+    body = requests.decode_object(raw, content_type)
+    if options.field_validation is not FieldValidation.IGNORE:
+        options = replace(options, duplicates=requests.duplicate_fields(raw, content_type))
+    return body, options
 
 
 async def object_of(request: web.Request) -> Json:

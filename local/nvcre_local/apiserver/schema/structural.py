@@ -4,7 +4,7 @@ Order of validation as in a kube-apiserver: values, then uniqueness in lists, th
 an object whose shape they can rely on.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -42,19 +42,24 @@ class StructuralSchema:
         """Fill in defaults in place; drop nulls of fields that are not nullable."""
         coercion.default(obj, self._root)
 
-    def validate(self, obj: Json, old: Json | None = None, *, subresource: str = "") -> list[Cause]:
-        """Why `obj` is refused; empty when it is not.
+    def validate(
+        self, obj: Json, old: Json | None = None, *, subresource: str = "", found_before: Iterable[Cause] = ()
+    ) -> list[Cause]:
+        """Why `obj` is refused, `found_before` included; empty when it is not.
 
         With `old` it is an update: transition rules apply, and what did not change is let through. An update of the
         subresource `status` validates the values of the status alone, and its messages count from there.
         """
         if _deeper_than(obj, MAX_DEPTH):
-            return [causes.invalid_rule(causes.NO_FIELD, f"nested deeper than {MAX_DEPTH} levels; flatten the object")]
+            return [
+                *found_before,
+                causes.invalid_rule(causes.NO_FIELD, f"nested deeper than {MAX_DEPTH} levels; flatten the object"),
+            ]
         before: Old = ABSENT if old is None else old
         if subresource:
-            found = self._check_below(subresource, obj, before)
+            found = [*found_before, *self._check_below(subresource, obj, before)]
         else:
-            found = values.check(obj, self._root, "", before)
+            found = [*found_before, *values.check(obj, self._root, "", before)]
         if old is None or not any(lists.check(old, self._root, "")):
             found.extend(lists.check(obj, self._root, ""))
         if not self._root.has_rules:

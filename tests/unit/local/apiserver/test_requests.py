@@ -60,10 +60,11 @@ def test_a_client_that_takes_protobuf_only_is_told_what_there_is() -> None:
 
 
 def test_write_options() -> None:
-    assert write_options({"dryRun": "All", "fieldValidation": "Strict"}) == WriteOptions(True, FieldValidation.STRICT)
+    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    assert write_options(query, "CreateOptions") == WriteOptions(True, FieldValidation.STRICT)
     for query in ({"dryRun": "Some"}, {"fieldValidation": "Maybe"}):
         with pytest.raises(ApiError, match="Unsupported value"):
-            write_options(query)
+            write_options(query, "CreateOptions")
 
 
 def test_delete_options_of_the_body_win_over_the_query() -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 from nvcre_local.apiserver import jsonpath
-from nvcre_local.apiserver.tables import human_duration, pod_state, table
+from nvcre_local.apiserver.ages import human_duration
+from nvcre_local.apiserver.printers import pod_state
+from nvcre_local.apiserver.tables import table
 
 NOW = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
 CREATED = "2026-01-01T00:00:00Z"
@@ -67,10 +69,13 @@ def test_a_pods_row(world: Any) -> None:
     pod = {
         "metadata": {"name": "p", "creationTimestamp": CREATED},
         "spec": {"containers": [{}, {}], "nodeName": "n"},
-        "status": {"phase": "Running", "containerStatuses": [{"ready": True, "restartCount": 2}, {"ready": False}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"ready": True, "restartCount": 2, "state": {"running": {}}}, {"ready": False}],
+        },
     }
     (row,) = table(world.of("pods"), [pod], NOW, include="None", metadata={})["rows"]
-    assert row["cells"] == ["p", "1/2", "Running", "2", "5m", "<none>", "n"]
+    assert row["cells"] == ["p", "1/2", "Running", "2", "5m", "<none>", "n", "<none>", "<none>"]
 
 
 @pytest.mark.parametrize(
@@ -112,4 +117,5 @@ def test_an_events_row(world: Any) -> None:
         "message": "gpu 5 \n",
     }
     (row,) = table(world.of("events"), [event], NOW, include="None", metadata={})["rows"]
-    assert row["cells"][:6] == ["e", "60s", "Warning", "Broken", "job/j", "gpu 5"]
+    assert row["cells"][:4] == ["60s", "Warning", "Broken", "job/j"]
+    assert row["cells"][6:] == ["gpu 5", "<unknown>", 1, "e"]
