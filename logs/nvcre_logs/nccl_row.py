@@ -20,7 +20,22 @@ _INTEGER = re.compile(r"-?\d{1,20}")
 _CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
 _STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>])")
 _KNOWN_TYPES = frozenset(  # what tells a row from other numbers where no heading was seen
-    "int8 uint8 char int32 uint32 int int64 uint64 half float double bfloat16 f8e4m3 f8e5m2".split()
+    [
+        "int8",
+        "uint8",
+        "char",
+        "int32",
+        "uint32",
+        "int",
+        "int64",
+        "uint64",
+        "half",
+        "float",
+        "double",
+        "bfloat16",
+        "f8e4m3",
+        "f8e5m2",
+    ]
 )
 
 
