@@ -56,7 +56,9 @@ class Watching:
     def note(self, kind: str) -> Callable[[Sight | None, Sight | None], None]:
         def changed(old: Sight | None, new: Sight | None) -> None:
             now = time.monotonic()
-            for condition in new.true if new is not None else ():
+            if new is None:
+                return
+            for condition in new.true:
                 self.seen.setdefault((kind, condition), {}).setdefault(new.job, now)
 
         return changed
