@@ -32,6 +32,10 @@ _ENDED_BY_OTHERS = frozenset({-15, -2, 143, 130})  # SIGTERM, SIGINT
 _FAULTS = frozenset({-4, -7, -8, -9, -11, 132, 135, 136, 137, 139})  # SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
 
 
+SURE, LIKELY_ECHO, LIKELY_OWN = range(3)
+"""How much a line weighs: of several the strongest counts, and of these the first."""
+
+
 class Origin(StrEnum):
     OWN = "own"
     FOLLOW_UP = "follow-up"
@@ -58,7 +62,7 @@ class _Told:
     origin: Origin
     line: str
     time: datetime | None
-    weak: bool = False  # counts only where nothing else does
+    weakness: int = SURE
 
 
 @lru_cache(maxsize=1)
@@ -69,7 +73,10 @@ def _patterns() -> dict[str, re2.Pattern]:
 
 
 def read(lines: Sequence[str]) -> LogFinding:
-    """By which comes first, a fault of its own or a follow-up; where there is neither, a generic error."""
+    """By which comes first, a fault of its own or a follow-up; where there is neither, a generic error.
+
+    Where nothing tells, `line` is the last one, without a time: it need not be what happened last.
+    """
     stamped = [(time, text[:_LINE_CHARS]) for time, text in map(split_prefix, lines)]
     end = next((time for time, _ in reversed(stamped) if time is not None), None)
 
@@ -78,8 +85,12 @@ def read(lines: Sequence[str]) -> LogFinding:
             return False
         return end - told.time > RECENT
 
-    order = sorted(_telling(stamped), key=lambda told: (told.weak, survived(told)))
-    first = order[0] if order else _Told(Origin.NONE, "", None)
+    last_words = next((text for _, text in reversed(stamped) if text.strip()), "")
+    first = min(
+        _telling(stamped),
+        key=lambda told: (told.weakness, survived(told)),
+        default=_Told(Origin.NONE, last_words, None),
+    )
     return LogFinding(
         first.origin,
         clip(first.line.strip(), _SENTENCE_BYTES),
@@ -109,7 +120,7 @@ def _telling(stamped: Sequence[tuple[datetime | None, str]]) -> Iterator[_Told]:
     for time, text in stamped:
         if patterns["traceback"].search(text) is not None:
             in_traceback = True
-            yield _Told(Origin.GENERIC, text, time, weak=True)
+            yield _Told(Origin.GENERIC, text, time, LIKELY_OWN)
             continue
         if in_traceback and patterns["frame"].search(text) is not None:
             continue
@@ -119,21 +130,24 @@ def _telling(stamped: Sequence[tuple[datetime | None, str]]) -> Iterator[_Told]:
         if patterns["noise"].search(text) is not None:
             continue
         ended = patterns["first_failure"].search(text) if in_root_cause else patterns["child_failed"].search(text)
+        warns = patterns["warning"].search(text) is not None
         if ended is not None:
-            origin, weak = _class_of(int(ended[1][:8]))
-            yield _Told(origin, text, time, weak=weak)
+            origin, weakness = _class_of(int(ended[1][:8]))
+            yield _Told(origin, text, time, weakness)
         elif patterns["follow_up"].search(text) is not None:
-            yield _Told(Origin.FOLLOW_UP, text, time)
+            yield _Told(Origin.FOLLOW_UP, text, time, LIKELY_ECHO if warns else SURE)
+        elif warns:
+            continue
         elif patterns["own"].search(text) is not None:
             yield _Told(Origin.OWN, text, time)
         elif raised or patterns["generic"].search(text) is not None:
-            yield _Told(Origin.GENERIC, text, time, weak=not raised)
+            yield _Told(Origin.GENERIC, text, time, SURE if raised else LIKELY_OWN)
 
 
-def _class_of(code: int) -> tuple[Origin, bool]:
-    """Of a child's exit code as torchrun reports it (negative: by a signal), and whether that says little."""
+def _class_of(code: int) -> tuple[Origin, int]:
+    """Of a child's exit code as torchrun reports it (negative: by a signal), and how little that says."""
     if code in _ENDED_BY_OTHERS:
-        return Origin.FOLLOW_UP, False
+        return Origin.FOLLOW_UP, SURE
     if code in _FAULTS:
-        return Origin.OWN, False
-    return Origin.GENERIC, True
+        return Origin.OWN, SURE
+    return Origin.GENERIC, LIKELY_OWN

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from nvcre_coordinator.api.job import FailureLog
 from nvcre_coordinator.core.limits import tail
-from nvcre_coordinator.core.pods import PodRecord
+from nvcre_coordinator.core.pods import PodRecord, last_attempt
 
 POD_NOT_FOUND = "PodNotFound"
 NO_TERMINATED_CONTAINER = "NoTerminatedContainer"
@@ -15,7 +15,7 @@ OOM_KILLED = "OOMKilled"
 
 def build(culprit: PodRecord | None, pods: tuple[PodRecord, ...], tails: Mapping[str, str]) -> FailureLog:
     """OOMKilled before the first crash, before any pod that failed; the tail only where it could be read."""
-    killed = [pod for pod in pods if pod.exit is not None and pod.exit.reason == OOM_KILLED]
+    killed = [pod for pod in last_attempt(pods) if pod.exit is not None and pod.exit.reason == OOM_KILLED]
     if killed and (culprit is None or culprit.exit is None or culprit.exit.reason != OOM_KILLED):
         culprit = min(killed, key=lambda pod: pod.name)
     if culprit is None or culprit.exit is None:

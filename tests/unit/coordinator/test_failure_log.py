@@ -14,6 +14,12 @@ def test_out_of_memory_before_any_other_exit(build: Any) -> None:
     assert log.tail == "last words"
 
 
+def test_memory_that_ran_out_before_the_jobset_restarted_is_another_story(build: Any) -> None:
+    killed = build.pod("b", node="n2", code=137, reason="OOMKilled")
+    crashed = build.pod("a", node="n1", code=1, attempt=1)
+    assert build_log(crashed, (killed, crashed), {}).pod_name == "a"
+
+
 def test_no_pods_at_all_and_only_running_ones() -> None:
     assert build_log(None, (), {}).reason == "PodNotFound"
 
