@@ -55,6 +55,7 @@ class Informer(Generic[T]):
         self._indices: dict[str, dict[str, dict[Key, None]]] = {name: {} for name in self._indexers}
         self._handlers: list[Callable[[T | None, T | None], None]] = []
         self._synced = asyncio.Event()
+        self._version = ""  # up to where the cache has seen all; "" before the first list, and when that is forgotten
 
     @property
     def synced(self) -> bool:
@@ -86,21 +87,19 @@ class Informer(Generic[T]):
     async def run(self) -> None:
         """Lists and watches until cancelled; errors of the connection are logged once an outage and retried."""
         failures = 0
-        version = ""
         while True:
             try:
-                if not version:
-                    version = await self._relist()
+                if not self._version:
+                    self._version = await self._relist()
                     self._synced.set()
-                version = await self._follow(version)
+                await self._follow()
                 failures = 0
             except ApiError as error:
-                if error.gone:
-                    version = ""
-                    continue
                 failures += 1
-                self._report(failures, error)
-                version = "" if error.status != 429 else version
+                if error.status != 429:
+                    self._version = ""
+                if not error.gone:  # which is no trouble: too long away to be told of every change
+                    self._report(failures, error)
             except CONNECTION_ERRORS as error:
                 failures += 1
                 self._report(failures, error)
@@ -133,26 +132,27 @@ class Informer(Generic[T]):
             self._remove(key)
         return page.resource_version
 
-    async def _follow(self, version: str) -> str:
+    async def _follow(self) -> None:
+        """Until the server ends the watch. However it ends, what was seen is not asked for again: an old state of an
+        object must never replace a newer one."""
         events = self._client.watch(
             self._resource,
             self._namespace,
-            resource_version=version,
+            resource_version=self._version,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             timeout_s=random.randint(240, 360),  # noqa: S311 (so that not all watches end at once)
         )
         started = asyncio.get_running_loop().time()
         async for event in events:
-            version = str(event.object["metadata"]["resourceVersion"])
             match event.type:
                 case "ADDED" | "MODIFIED":
                     self._put(event.object)
                 case "DELETED":
                     self._remove(_key(event.object))
+            self._version = str(event.object["metadata"]["resourceVersion"])
         if asyncio.get_running_loop().time() - started < 1:
             await asyncio.sleep(1)  # a server that ends every watch at once must not be asked in a tight loop
-        return version
 
     def _put(self, obj: JsonObject) -> None:
         key = _key(obj)

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.05
 MAX_RETRY_S = 60.0
+REPLACED_TIMERS = 64
+"""Timers that an earlier one replaced stay in the heap up to this number and that of the others."""
 
 
 class WorkQueue(Generic[K]):
@@ -57,6 +59,9 @@ class WorkQueue(Generic[K]):
         self._due[key] = due
         self._counter += 1
         heapq.heappush(self._timers, (due, self._counter, key))
+        if len(self._timers) > 2 * len(self._due) + REPLACED_TIMERS:
+            self._timers = [timer for timer in self._timers if self._due.get(timer[2]) == timer[0]]
+            heapq.heapify(self._timers)
         self._arm()
 
     def add_rate_limited(self, key: K) -> None:

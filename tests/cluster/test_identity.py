@@ -170,7 +170,7 @@ async def introduced(channel: grpc.aio.Channel, token: str | None, *, outbox: st
         (Tokens.for_the_api_server, "UNAUTHENTICATED", "audience"),
         (Tokens.for_somebody_else, "UNAUTHENTICATED", "audience"),
         (Tokens.expired, "UNAUTHENTICATED", "expired"),
-        (Tokens.signed_by_a_stranger, "UNAUTHENTICATED", "signature"),
+        (Tokens.signed_by_a_stranger, "UNAUTHENTICATED", "does not accept"),
         (Tokens.garbage, "UNAUTHENTICATED", "does not accept"),
         (Tokens.of_a_deleted_pod, "UNAUTHENTICATED", "invalidated"),
         (Tokens.unbound, "PERMISSION_DENIED", "bound to no Pod"),

@@ -96,3 +96,30 @@ def test_one_key_that_always_fails_does_not_stop_the_others(run_virtually):
         assert seen == ["good"] * 3, "asked to look again after a second, twice"
 
     run_virtually(scenario())
+
+
+def test_keys_that_fail_together_are_not_retried_together(run_virtually):
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        queue: WorkQueue[int] = WorkQueue()
+        for key in range(50):
+            queue.add_rate_limited(key)
+        times = set()
+        for _ in range(50):
+            await queue.get()
+            times.add(loop.time())
+        assert len(times) > 10
+
+    run_virtually(scenario())
+
+
+def test_timers_that_earlier_ones_replaced_do_not_pile_up(run_virtually):
+    async def scenario():
+        queue: WorkQueue[str] = WorkQueue()
+        for _ in range(1000):
+            queue.add_after("a", 3600)
+            queue.add_after("a", 0.01)
+            queue.done(await queue.get())
+        assert len(queue._timers) < 100
+
+    run_virtually(scenario())
