@@ -113,6 +113,11 @@ class Plane:
         others = [one for one in wanted if one not in definitions]
         self.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(others))
 
+    def pids_of(self, program: str) -> list[int]:
+        """Of the control plane's processes, those that run `program`."""
+        children = [int(word) for file in _tasks(self.process.pid) for word in (file / "children").read_text().split()]
+        return [pid for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == program[:15]]
+
     def token_of(self, service_account: str) -> str:
         """Another one each time."""
         words = ("create", "token", service_account, f"--namespace={objects.SYSTEM_NAMESPACE}", "--duration=12h")
@@ -121,6 +126,10 @@ class Plane:
     def kubeconfig_with(self, token: str, file: Path) -> Path:
         identity = objects.Identity("token", (), token)
         return objects.write_secret(file, objects.kubeconfig(self.url, identity, ca=self.authority))
+
+
+def _tasks(pid: int) -> Iterator[Path]:
+    return Path(f"/proc/{pid}/task").iterdir()
 
 
 def claims(token: str) -> dict[str, Any]:
