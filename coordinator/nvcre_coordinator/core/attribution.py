@@ -18,7 +18,7 @@ from nvcre_protos.vocabulary import ComponentKind
 from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.clock_offset import ASSUMED, ClockOffset
-from nvcre_coordinator.core.first_exit import Crash, first_crashes
+from nvcre_coordinator.core.first_exit import OOM_KILLED, Crash, first_crashes
 from nvcre_coordinator.core.last_steps import Laggard, LogEnd, Standing, stopped_first
 from nvcre_coordinator.core.limits import clip_entry
 from nvcre_coordinator.core.pods import PodRecord, last_attempt
@@ -204,7 +204,7 @@ def _any_failed(pods: tuple[PodRecord, ...]) -> PodRecord | None:
     """The pod whose log is shown where no first crash is known: out of memory before workers before the launcher."""
 
     def telling(pod: PodRecord) -> tuple[bool, bool, str, str]:
-        oom = pod.exit is not None and pod.exit.reason == "OOMKilled"
+        oom = pod.exit is not None and pod.exit.reason == OOM_KILLED
         finished = pod.exit.finished_at.isoformat() if pod.exit is not None and pod.exit.finished_at else "~"
         return not oom, pod.exit is None, finished, pod.name
 
@@ -224,8 +224,8 @@ def _named_by_launcher(pods: tuple[PodRecord, ...]) -> tuple[PodRecord, str, Pod
 
 
 def _launcher_entry(launcher: PodRecord, host: str, pod: PodRecord) -> FailedNode:
-    line = launcher.log.line if launcher.log is not None else ""
-    message = f"the launcher's log names {host} first: {line}"
+    words = launcher.log.named_by if launcher.log is not None else ""
+    message = f"the launcher's log names {host} first: {words}"
     time = launcher.exit.finished_at if launcher.exit is not None else None
     return clip_entry(
         FailedNode(

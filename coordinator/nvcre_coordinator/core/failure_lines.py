@@ -31,7 +31,6 @@ _SENTENCE_BYTES = 200
 _ENDED_BY_OTHERS = frozenset({-15, -2, 143, 130})  # SIGTERM, SIGINT
 _FAULTS = frozenset({-4, -7, -8, -9, -11, 132, 135, 136, 137, 139})  # SIGILL, SIGBUS, SIGFPE, SIGKILL, SIGSEGV
 
-
 SURE, LIKELY_ECHO, LIKELY_OWN = range(3)
 """How much a line weighs: of several the strongest counts, and of these the first."""
 
@@ -47,13 +46,14 @@ class Origin(StrEnum):
 class LogFinding:
     """The telling line of a log's end, when it was written, and what the log says about others.
 
-    `named_host` is the host a launcher names, `collectives` how far the ranks of this log had come.
+    `named_host` is the host a launcher names and `named_by` its words, `collectives` how far its ranks had come.
     """
 
     origin: Origin = Origin.NONE
     line: str = ""
     time: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
     named_host: str = ""
+    named_by: str = ""
     collectives: tuple[CollectiveMark, ...] = ()
 
 
@@ -91,27 +91,33 @@ def read(lines: Sequence[str]) -> LogFinding:
         key=lambda told: (told.weakness, survived(told)),
         default=_Told(Origin.NONE, last_words, None),
     )
+    host, named_by = _named_host(text for _, text in stamped)
     return LogFinding(
         first.origin,
-        clip(first.line.strip(), _SENTENCE_BYTES),
+        _words(first.line),
         first.time,
-        _named_host(text for _, text in stamped),
+        host,
+        named_by,
         nccl_watchdog.read(text for _, text in stamped),
     )
 
 
-def _named_host(texts: Iterable[str]) -> str:
-    """Whom a launcher calls the first that failed; where it names none, the first host whose test failed by itself."""
+def _named_host(texts: Iterable[str]) -> tuple[str, str]:
+    """Whom a launcher calls the first that failed, else the first host whose test failed by itself; and the words."""
     patterns = _patterns()
-    own_test = ""
+    own_test = "", ""
     for text in texts:
         if (match := patterns["launcher_names"].search(text)) is not None:
-            return next(str(host) for host in match.groups() if host)
-        if own_test or patterns["follow_up"].search(text) is not None:
+            return next(str(host) for host in match.groups() if host), _words(text)
+        if own_test[0] or patterns["follow_up"].search(text) is not None:
             continue
         if (match := patterns["test_failed"].search(text)) is not None:
-            own_test = str(match[1])
+            own_test = str(match[1]), _words(text)
     return own_test
+
+
+def _words(line: str) -> str:
+    return clip(line.strip(), _SENTENCE_BYTES)
 
 
 def _telling(stamped: Sequence[tuple[datetime | None, str]]) -> Iterator[_Told]:

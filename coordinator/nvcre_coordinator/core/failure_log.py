@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nvcre_coordinator.api.job import FailureLog
+from nvcre_coordinator.core.first_exit import OOM_KILLED
 from nvcre_coordinator.core.limits import tail
 from nvcre_coordinator.core.pods import PodRecord, last_attempt
 
 POD_NOT_FOUND = "PodNotFound"
 NO_TERMINATED_CONTAINER = "NoTerminatedContainer"
-OOM_KILLED = "OOMKilled"
 
 
 def build(culprit: PodRecord | None, pods: tuple[PodRecord, ...], tails: Mapping[str, str]) -> FailureLog:

@@ -84,11 +84,10 @@ def first_crashes(pods: tuple[PodRecord, ...], clocks: Mapping[str, ClockOffset]
 
 
 def _follow_up(ending: _Ending, *, alone_first: bool) -> bool:
-    if ending.exit.reason == OOM_KILLED:
+    told = ending.pod.log.origin if ending.pod.log is not None else Origin.NONE
+    if ending.exit.reason == OOM_KILLED or told is Origin.OWN:  # also one that hung after its fault and was killed
         return False
-    if ending.pod.log is not None and ending.pod.log.origin is Origin.FOLLOW_UP:
-        return True
-    if ending.exit.code in TEARDOWN_EXITS:
+    if told is Origin.FOLLOW_UP or ending.exit.code in TEARDOWN_EXITS:
         return True
     # A teardown kills after somebody else has ended; the very first to end was not killed by one.
     return ending.exit.code == SIGKILL_EXIT and not alone_first

@@ -127,7 +127,9 @@ def test_a_launcher_s_log_names_the_host_after_all_echoes(build: Any) -> None:
         build.pod("run-launcher-0-0-x", node="n0", role="launcher", code=1), log=read(lines)
     )
     workers = [build.pod(f"run-node-0-{i}-abcde", node=f"n{i}", rank=i) for i in range(3)]
-    assert named(attribute(build, launcher, *workers)) == ["n1"]
+    (entry,) = attribute(build, launcher, *workers).entries
+    assert entry.name == "n1"
+    assert entry.evidence[0].message == f"the launcher's log names run-node-0-1 first: {lines[1]}"
 
 
 def test_a_launcher_that_ends_alone_names_nobody(build: Any) -> None:
@@ -136,6 +138,15 @@ def test_a_launcher_that_ends_alone_names_nobody(build: Any) -> None:
     found = attribute(build, launcher, build.pod("r0", node="n1", rank=0), build.pod("r1", node="n2", rank=1))
     assert (named(found), found.reason.value) == (["n0", "n1", "n2"], "NotNarrowed")
     assert found.culprit.name == "l"
+
+
+def test_a_rank_that_hung_after_its_own_fault_and_was_killed_is_a_cause(build: Any) -> None:
+    found = attribute(
+        build,
+        build.pod("r0", node="n0", rank=0, code=134, ended=60, log=Origin.FOLLOW_UP),
+        build.pod("r1", node="n1", rank=1, code=143, ended=61, log=Origin.OWN, line="CUDA error: unknown error"),
+    )
+    assert named(found) == ["n1"]
 
 
 def test_a_launcher_killed_for_its_memory_is_a_cause_of_its_own(build: Any) -> None:
