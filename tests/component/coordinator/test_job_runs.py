@@ -24,6 +24,7 @@ async def running(cluster: Any, name: str, spec: dict[str, Any] | None = None, n
 
 
 async def test_the_seed_page_s_job_becomes_a_train_job_with_five_labels(cluster: Any) -> None:
+    """Case 1."""
     await cluster.start()
     labels = {"kueue.x-k8s.io/queue-name": "gpu-team-a", "kai.scheduler/queue": "burn-in", "environment": "burn-in"}
     await cluster.create_job("my-job", {"workloadMetadata": {"labels": labels}})
@@ -155,6 +156,7 @@ async def test_a_coordinator_killed_in_the_middle_comes_to_the_same_result(clust
 
 
 async def test_a_vanished_workload_fails_the_job(cluster: Any) -> None:
+    """Case 6."""
     await cluster.start()
     await running(cluster, "gone", nodes=1)
     await cluster.client.delete(TRAIN_JOBS, "gone-workload", "default")
@@ -173,6 +175,7 @@ async def test_a_vanished_workload_fails_the_job(cluster: Any) -> None:
     ],
 )
 async def test_a_mistake_is_told_before_anything_runs(cluster: Any, spec: dict[str, Any], field: str) -> None:
+    """Case 19 as DESIGN 1 has it."""
     await cluster.start()
     await cluster.create_job("typo", spec)
     failed = await cluster.until("typo", "Failed", "True", "WorkloadCreationError")
@@ -233,6 +236,7 @@ async def test_case_22_a_refused_creation_is_told_once_in_the_server_s_words_and
 
 
 async def test_deleting_a_job_waits_for_its_pods(cluster: Any) -> None:
+    """Case 21."""
     await cluster.start()
     launcher, workers = await running(cluster, "bye", nodes=1)
     await cluster.client.delete(JOBS, "bye", "default")

@@ -48,6 +48,25 @@ def test_one_event_a_flip_and_none_for_a_change_of_reason() -> None:
     assert flips(failed, failed) == ()
 
 
+def test_a_refusal_is_told_in_each_of_its_words_and_so_is_its_end() -> None:
+    """Case 22: a Warning, whatever the state was; the same words again are no event."""
+
+    def refused(words: str, before: Conditions = ()) -> Conditions:
+        chosen = ConditionType.IN_PROGRESS, Reason.WORKLOAD_CREATION_ERROR
+        return execution(before, *chosen, words, Stamp(LATER, 7))
+
+    def told(before: Conditions, after: Conditions) -> list[tuple[str, str, str]]:
+        return [(event.type, event.reason, event.note) for event in flips(before, after)]
+
+    first = refused("no such runtime")
+    assert told((), first) == [("Warning", "WorkloadCreationError", "no such runtime")]
+    assert told(first, refused("no such runtime", first)) == []
+    assert told(first, refused("quota", first)) == [("Warning", "WorkloadCreationError", "quota")]
+    assert told(first, in_progress(conditions=first)) == [("Normal", "WorkloadCreated", "WorkloadCreated")]
+    restarting = in_progress(Reason.WORKLOAD_RESTARTING)
+    assert told(restarting, refused("quota", restarting)) == [("Warning", "WorkloadCreationError", "quota")]
+
+
 def test_met_thresholds_are_told_once_although_the_condition_is_false() -> None:
     met = put((), ConditionType.VALIDATION_FAILED, ConditionStatus.FALSE,
               reason=Reason.THRESHOLDS_MET, message="all met", stamp=Stamp(NOW, 1))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The life of a Job: what is observed, and what becomes of its status (reference cases 1, 2, 6, 11, 17-19)."""
+"""The life of a Job: what is observed, and what becomes of its status (cases 1, 2, 3, 6, 11, 17-19)."""
 
 from datetime import timedelta
 from typing import Any
@@ -31,6 +31,7 @@ def test_the_finalizer_comes_first_and_ends_the_pass(build: Any) -> None:
 
 
 def test_a_fresh_job_creates_its_workload(build: Any) -> None:
+    """Case 1."""
     decision = decide(Observed(build.job()), build.start)
     assert decision.actions == (Action.CREATE_WORKLOAD,)
     assert decision.status == build.job().status
@@ -67,6 +68,7 @@ def test_reference_and_condition_are_one_write(build: Any, conditions: Any, adop
 def test_the_workload_s_phase_becomes_the_trio(
     build: Any, workload: tuple[str, str] | None, kind: str, reason: str, message: str
 ) -> None:
+    """Cases 1, 2, 3 and 6."""
     seen_workload = Gone(build.title) if workload is None else build.workload(WorkloadPhase(workload[0]), workload[1])
     decision = decide(Observed(build.started(), workload=seen_workload), build.at(60))
     condition = find(decision.status.conditions, kind)
@@ -76,6 +78,7 @@ def test_the_workload_s_phase_becomes_the_trio(
 
 
 def test_a_workload_that_is_held_back_starts_no_clock(build: Any) -> None:
+    """Case 11."""
     job = build.job()
     job = build.then(job, decide(Observed(job), build.start))
     status = created(job, TrainJobAdapter().reference(job), build.start, adopted=False)
@@ -103,6 +106,7 @@ def test_nothing_known_of_the_workload_changes_nothing(build: Any) -> None:
 def test_a_mistake_ends_the_job_before_anything_is_created(
     build: Any, conditions: Any, spec: dict[str, Any], expression_error: str | None, validation: str | None, told: str
 ) -> None:
+    """Case 19 as DESIGN 1 has it: bad CEL is found, not overlooked."""
     decision = decide(Observed(build.job(**spec), node_expression_error=expression_error), build.start)
     assert Action.CREATE_WORKLOAD not in decision.actions
     found = conditions(decision.status)
@@ -115,6 +119,7 @@ def test_a_mistake_ends_the_job_before_anything_is_created(
 
 
 def test_hardware_evidence_is_written_at_once_and_the_run_goes_on(build: Any, conditions: Any) -> None:
+    """Case 17."""
     job = build.started()
     decision = decide(Observed(job, workload=build.workload(), hardware=(hardware("n2", build.at(30)),)), build.at(30))
     found = conditions(decision.status)
@@ -127,6 +132,7 @@ def test_hardware_evidence_is_written_at_once_and_the_run_goes_on(build: Any, co
 
 
 def test_a_second_node_is_added_and_nothing_is_ever_taken_back(build: Any) -> None:
+    """Cases 17 and 18."""
     first = decide(Observed(build.started(), workload=build.workload(), hardware=(hardware("n2", build.at(30)),)),
                    build.at(30))  # fmt: skip
     job = build.then(build.started(), first)

@@ -90,9 +90,25 @@ def condition(kind: str, message: str = "", status: str = "True") -> dict[str, s
     ],
 )
 def test_the_phase_table(conditions: list[dict[str, str]], suspend: bool, phase: str, message: str) -> None:
+    """Case 12."""
     obj = {"metadata": {"name": "w"}, "spec": {"suspend": suspend}, "status": {"conditions": conditions}}
     read = TrainJobAdapter().read(obj)
     assert (read.title, read.phase.value, read.message) == ("TrainJob/w", phase, message)
+
+
+@pytest.mark.parametrize(("text", "number"), [("2", 2), ("-1", 0), ("two", 0), ("²", 0), ("9" * 4000, 0)])
+def test_which_restart_it_is_stands_in_an_annotation_that_anybody_may_write(text: str, number: int) -> None:
+    annotations = {"nvcre.nvidia.com/restart": text}
+    assert TrainJobAdapter().read({"metadata": {"name": "w", "annotations": annotations}}).restart == number
+
+
+def test_who_manages_a_held_workload_is_told() -> None:
+    spec = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}
+    assert (
+        TrainJobAdapter()
+        .read({"metadata": {"name": "w"}, "spec": spec})
+        .message.endswith("(managedBy kueue.x-k8s.io/multikueue)")
+    )
 
 
 def test_whose_it_is() -> None:
