@@ -21,6 +21,7 @@ from nvcre_local.node.node_objects import (
     LEASE_RENEW_S,
     Host,
     NodeSpec,
+    is_ready,
     lease_object,
     node_object,
     node_status,
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 STATUS_REFRESH_S = 300.0
+"""As a kubelet does: its status is told at this interval, and at once when the Node says something else. It does
+after an outage: the node controller calls a Node unknown whose Lease it could not see."""
 
 
 class Kubelet:
@@ -120,14 +123,15 @@ class Kubelet:
     async def _stay_alive(self, node: NodeSpec, first_after_s: float) -> None:
         loop = asyncio.get_running_loop()
         ready_since = datetime.now(UTC)
-        status_at = loop.time() + STATUS_REFRESH_S
+        told_at = loop.time()
         failing = False
         await asyncio.sleep(first_after_s)
         while True:
             try:
                 await self._renew(node, None)
-                if loop.time() >= status_at:
-                    status_at = loop.time() + STATUS_REFRESH_S
+                seen = await self._services.client.get(NODES, node.name)
+                if loop.time() >= told_at + STATUS_REFRESH_S or not is_ready(seen):
+                    told_at = loop.time()
                     now = datetime.now(UTC)
                     status = node_status(node, self._host, self._ports[node.name], now, ready_since=ready_since)
                     await self._services.client.merge_patch(NODES, node.name, {"status": status}, subresource="status")

@@ -103,6 +103,11 @@ def node_status(node: NodeSpec, host: Host, port: int, now: datetime, *, ready_s
     }
 
 
+def is_ready(node: JsonObject) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
 def lease_object(node: str, node_uid: str, now: datetime) -> JsonObject:
     return {
         "apiVersion": "coordination.k8s.io/v1",

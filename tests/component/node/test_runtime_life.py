@@ -38,6 +38,19 @@ async def test_nodes_are_registered_with_their_lease(own_api: Api, control: Cont
     assert "nvidia.com/gpu.present" not in (await own_api.client.get(NODES, "b"))["metadata"]["labels"]
 
 
+async def test_a_node_that_was_called_unknown_says_that_it_is_ready(own_api: Api, control: Control) -> None:
+    """As the node controller does when it has seen no Lease for a while."""
+    control.node(nodes=("a",))
+    unknown = {"status": {"conditions": [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]}}
+    await own_api.client.merge_patch(NODES, "a", unknown, subresource="status")
+
+    async def ready() -> bool:
+        conditions = (await own_api.client.get(NODES, "a"))["status"]["conditions"]
+        return [one["status"] for one in conditions if one["type"] == "Ready"] == ["True"]
+
+    await own_api.until(ready)
+
+
 async def test_sigterm_ends_every_process_and_exits_zero(own_api: Api, control: Control) -> None:
     child = control.node("--scheduler", nodes=("a",))
     await own_api.run("p", "sh", "-c", STUBBORN.format("661"))
