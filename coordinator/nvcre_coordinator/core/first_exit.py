@@ -4,7 +4,9 @@ A collective dies within a second and exit times have one-second resolution, so 
 the earliest exit (more where the nodes' clocks are known less well) whose exit class and log are not a follow-up of
 somebody else's failure: SIGTERM (143), SIGKILL (137) of a teardown, NCCL remote errors, launchers (unless they were
 killed for their own memory).  Log times order them where they are known and differ by more than 2 s plus both clocks'
-error (DESIGN 6.5).  All times are put on the coordinator's clock first.
+error (DESIGN 6.5).  Where all of those are echoes, a fault beyond doubt counts though it took longer to end: writing a
+core, or hanging in a teardown, takes longer than the others need to notice.  All times are put on the coordinator's
+clock first.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ SIMULTANEOUS = timedelta(seconds=2)
 OOM_KILLED = "OOMKilled"
 TEARDOWN_EXITS = frozenset({130, 143})  # SIGINT, SIGTERM
 SIGKILL_EXIT = 137
+FAULT_EXITS = frozenset({132, 135, 136, 139})  # SIGILL, SIGBUS, SIGFPE, SIGSEGV
 SIGNALS = {
     129: "SIGHUP", 130: "SIGINT", 132: "SIGILL", 133: "SIGTRAP", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE",
     137: "SIGKILL", 139: "SIGSEGV", 141: "SIGPIPE", 143: "SIGTERM", 159: "SIGSYS",
@@ -63,24 +66,36 @@ def first_crashes(pods: tuple[PodRecord, ...], clocks: Mapping[str, ClockOffset]
         if pod.failed and pod.exit is not None and pod.exit.finished_at is not None
         for clock in (clocks.get(pod.node, ASSUMED),)
     ]
-    causes = [
+    ranks = [
         ending
         for ending in endings
         if ending.pod.node and (not ending.pod.launcher or ending.exit.reason == OOM_KILLED)
     ]
-    if not causes:
-        return ()
-    earliest = min(causes, key=lambda ending: ending.time)
     times = [ending.time for ending in endings]
-    alone_first = min(times) if times.count(min(times)) == 1 else None
-    candidates = [
-        ending
-        for ending in causes
-        if ending.time - earliest.time <= max(SIMULTANEOUS, ending.clock.error + earliest.clock.error)
-        and not _follow_up(ending, alone_first=ending.time == alone_first)
-    ]
+    alone_first = min(times) if times and times.count(min(times)) == 1 else None
+    causes = [ending for ending in ranks if not _follow_up(ending, alone_first=ending.time == alone_first)]
+    candidates = _at_first(causes, ranks)
+    if not candidates:
+        faults = [ending for ending in causes if _fault(ending)]
+        candidates = _at_first(faults, faults)
     ordered = sorted(_earliest_by_log(candidates), key=lambda ending: (ending.pod.rank or 0, ending.pod.name))
     return tuple(Crash(ending.pod, ending.exit.code, ending.time, _sentence(ending)) for ending in ordered)
+
+
+def _at_first(causes: list[_Ending], ranks: list[_Ending]) -> list[_Ending]:
+    """Those that ended together with the first of `ranks`."""
+    if not ranks:
+        return []
+    first = min(ranks, key=lambda ending: ending.time)
+    return [
+        cause for cause in causes if cause.time - first.time <= max(SIMULTANEOUS, cause.clock.error + first.clock.error)
+    ]
+
+
+def _fault(ending: _Ending) -> bool:
+    """A fault of its own beyond doubt."""
+    told_own = ending.pod.log is not None and ending.pod.log.origin is Origin.OWN
+    return told_own or ending.exit.reason == OOM_KILLED or ending.exit.code in FAULT_EXITS
 
 
 def _follow_up(ending: _Ending, *, alone_first: bool) -> bool:

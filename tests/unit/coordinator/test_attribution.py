@@ -149,6 +149,25 @@ def test_a_rank_that_hung_after_its_own_fault_and_was_killed_is_a_cause(build: A
     assert named(found) == ["n1"]
 
 
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        ({"code": 139}, ["n1"]),
+        ({"code": 143, "log": Origin.OWN}, ["n1"]),
+        ({"code": 137, "reason": "OOMKilled"}, ["n1"]),
+        ({"code": 1}, ["n0", "n1"]),
+        ({"code": 1, "log": Origin.GENERIC}, ["n0", "n1"]),
+    ],
+)
+def test_a_fault_beyond_doubt_counts_though_it_took_longer_to_end(
+    build: Any, late: dict[str, Any], expected: list[str]
+) -> None:
+    """A core that is written takes longer than NCCL needs to notice; where the others are echoes, it is the cause."""
+    echo = build.pod("r0", node="n0", rank=0, code=1, ended=60, log=Origin.FOLLOW_UP)
+    found = attribute(build, echo, build.pod("r1", node="n1", rank=1, ended=75, **late))
+    assert named(found) == expected
+
+
 def test_a_launcher_killed_for_its_memory_is_a_cause_of_its_own(build: Any) -> None:
     launcher = build.pod("l", node="n0", role="launcher", rank=0, code=137, reason="OOMKilled", ended=60)
     assert named(attribute(build, launcher, build.pod("r0", node="n1", code=143, ended=61))) == ["n0"]
