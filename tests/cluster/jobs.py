@@ -35,6 +35,10 @@ class Jobs:
         """Shell that goes on once the test says `word`."""
         return f"until [ -e {self._directory / word} ]; do sleep 0.1; done"
 
+    def unless(self, word: str) -> str:
+        """Shell: what follows is done as long as the test has not said `word`."""
+        return f"[ -e {self._directory / word} ] ||"
+
     def say(self, word: str) -> None:
         (self._directory / word).touch()
 

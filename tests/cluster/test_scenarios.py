@@ -1,4 +1,8 @@
-"""The five scenarios on a real control plane: with kube-scheduler, JobSet and Trainer, the result is the same."""
+"""The five scenarios on a real control plane: with kube-scheduler, JobSet and Trainer, the result is the same.
+
+All on the session's control plane, one after the other (`nvcre local run --attach`), and none leaves anything for the
+next.
+"""
 
 from __future__ import annotations
 
@@ -12,30 +16,26 @@ import pytest
 from nvcre_cli.demo import differences_in
 from nvcre_local.scenario_file import read_scenario
 
-from .processes import REPOSITORY, die_with_parent, processes_with
+from .processes import REPOSITORY, Plane, die_with_parent, processes_with
 
 pytestmark = pytest.mark.timeout(600)
 
 EXAMPLES = REPOSITORY / "examples"
 SCENARIOS = sorted((EXAMPLES / "scenarios").glob("*.yaml"))
 PATIENCE_S = 540
+OF_A_RUN = (
+    "nodes,nodehealths,jobs.nvcre.nvidia.com,bandwidthmeasurements,trainingruntimes,trainjobs,jobsets,jobs.batch,pods"
+)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_ends_as_it_does_on_the_embedded_server(scenario: Path, tmp_path: Path) -> None:
+def test_a_scenario_ends_as_it_does_on_the_embedded_server(
+    scenario: Path, plane: Plane, system: None, tmp_path: Path
+) -> None:
     expected = read_scenario(scenario).expect
     assert expected is not None
-    command = [sys.executable, "-m", "nvcre_cli", "local", "run", str(EXAMPLES / "nccl-all-reduce.yaml")]
-    command += ["--scenario", str(scenario), "--control-plane", "real", "-o", "json", "--timeout", "3m"]
-    ended = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        preexec_fn=die_with_parent,
-    )
+    before = objects_on(plane)
+    ended = run(scenario, tmp_path, "--attach", str(plane.ready_file))
     assert ended.stdout, ended.stderr
     document = json.loads(ended.stdout)
     (job,) = document["jobs"]
@@ -46,3 +46,31 @@ def test_a_scenario_ends_as_it_does_on_the_embedded_server(scenario: Path, tmp_p
     assert ended.returncode == (0 if expected.result == "PASSED" else 1)
     assert list(tmp_path.iterdir()) == []
     assert processes_with(str(tmp_path)) == []
+    assert objects_on(plane) <= before
+
+
+def test_a_control_plane_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
+    ended = run(EXAMPLES / "scenarios/healthy.yaml", tmp_path, "--control-plane", "real")
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["result"] == "PASSED"
+    assert list(tmp_path.iterdir()) == []
+    assert processes_with(str(tmp_path)) == []
+
+
+def objects_on(plane: Plane) -> set[str]:
+    """Of the kinds that a run makes."""
+    return set(plane.kubectl("get", OF_A_RUN, "--all-namespaces", "-o", "name", "--ignore-not-found").splitlines())
+
+
+def run(scenario: Path, directory: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "nvcre_cli", "local", "run", str(EXAMPLES / "nccl-all-reduce.yaml")]
+    command += ["--scenario", str(scenario), "-o", "json", "--timeout", "3m", *flags]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        env={**os.environ, "TMPDIR": str(directory)},
+        preexec_fn=die_with_parent,
+    )

@@ -118,7 +118,7 @@ async def test_a_worker_that_exits_1_names_its_node(jobs: Jobs) -> None:
     log = status["failureLog"]
     assert (log["podName"], log["nodeName"]) == (culprit["metadata"]["name"], entry["name"])
     assert log["exitCode"] == 1
-    assert log["tail"].endswith("RuntimeError: out of luck\n")
+    assert log["tail"].endswith("RuntimeError: out of luck")
     assert status["workloadRef"]["name"] == "bad-workload"
     assert "restartCount" not in status
 
