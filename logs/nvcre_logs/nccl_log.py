@@ -158,7 +158,7 @@ class NcclTest:
         """One rank moves nothing over any link: the factor and every busbw are 0."""
         ranks = self.ranks_per_group or self.ranks
         if ranks is not None:
-            return ranks == 1
+            return ranks == 1 and bool(self.rows)
         moved = [side for row in self.rows for side in row.sides if side.algbw_gbps >= 1]
         return bool(moved) and all(side.busbw_gbps == 0 for side in moved)
 

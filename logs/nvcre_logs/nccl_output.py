@@ -79,8 +79,10 @@ class NcclOutputParser:
         self._tables.turn_to(line.pod, line.rank)
         stripped = line.text.strip()
         if stripped[:1].isdigit() or stripped.startswith(("N/A", "inf", "nan")):
-            if self._tables.row(stripped.split()):
+            behind = self._tables.row(stripped.split())
+            if behind is not None and not behind:
                 return
+            stripped = behind if behind is not None else stripped
         elif stripped.startswith(("#", "nThread", "Out of bounds", "Avg bus", "...")):
             self._report(stripped)
             return

@@ -14,29 +14,11 @@ from dataclasses import dataclass, field
 from nvcre_logs.nccl_log import PerIteration, Row, Side
 
 _LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op", "root"))
-_TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
-_REDOP = re.compile(r"(?!(?:nan|inf)$)[a-z]{1,8}")
+_REDOP = re.compile(r"mulsum|sum|prod|min|max|avg|none")
 _INTEGER = re.compile(r"-?\d{1,20}")
 _CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
 _STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>])")
-_KNOWN_TYPES = frozenset(  # what tells a row from other numbers where no heading was seen
-    [
-        "int8",
-        "uint8",
-        "char",
-        "int32",
-        "uint32",
-        "int",
-        "int64",
-        "uint64",
-        "half",
-        "float",
-        "double",
-        "bfloat16",
-        "f8e4m3",
-        "f8e5m2",
-    ]
-)
+_TYPE = re.compile(r"u?int(?:8|32|64)|int|char|half|float|double|bfloat16|f8e4m3|f8e5m2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +57,43 @@ def without_heading(tokens: list[str]) -> Layout:
 
 @dataclass(slots=True)
 class Piece:
-    """A row as far as it was read."""
+    """A row as far as it was read, and the text that stood behind it on its line."""
 
     left: list[str]
     cells: list[str] = field(default_factory=list)
+    behind: str = ""
 
     def take(self, tokens: list[str], side_cells: int) -> bool:
         """Takes the next cells off the beginning of `tokens`; False when it does not begin with one."""
-        taken = False
-        for token in tokens:
-            if len(self.cells) == 2 * side_cells:
-                break
+        taken = 0
+        stuck = None
+        for token in tokens[: 2 * side_cells - len(self.cells)]:
             if _CELL.fullmatch(token) is None:
-                if (stuck := _STUCK.match(token)) is not None:
-                    self.cells.append(stuck[1])
-                    taken = True
+                stuck = _STUCK.match(token)
                 break
             self.cells.append(token)
-            taken = True
-        return taken
+            taken += 1
+        if stuck is not None:
+            self.cells.append(stuck[1])
+        self._leave(tokens[taken:], stuck)
+        return taken > 0 or stuck is not None
+
+    def take_left(self, tokens: list[str], cell: re.Pattern[str]) -> bool:
+        """Takes one cell of the left side; False when the row cannot go on behind it, on this line."""
+        match = cell.match(tokens[0])
+        if match is None:
+            return False
+        self.left.append(match[0])
+        if match.end() < len(tokens[0]):
+            self._leave(tokens, match)
+            tokens.clear()
+            return False
+        del tokens[0]
+        return True
+
+    def _leave(self, tokens: list[str], stuck: re.Match[str] | None) -> None:
+        text = " ".join(tokens)
+        self.behind = text if stuck is None else text[stuck.end() :]
 
     def row(self, layout: Layout) -> Row | None:
         """The finished row; None while cells are missing, or where they make no sense."""
@@ -115,38 +115,28 @@ def begin(tokens: list[str], layout: Layout) -> Piece | None:
     """The beginning of a row, with as many of its cells as the line has.  None where the line does not begin so."""
     if len(tokens) < 3 or not all(token.isdecimal() and len(token) <= 20 for token in tokens[:2]):
         return None
-    kind = tokens[2]
-    if layout.left is None:
-        return _without_heading(tokens) if kind in _KNOWN_TYPES else None
-    if not _TYPE.fullmatch(kind):
+    if layout.left is None and not _TYPE.fullmatch(tokens[2]):
         return None
-    piece = Piece(tokens[:3])
-    rest = tokens[3:]
-    if layout.has_redop and rest and _REDOP.fullmatch(rest[0]):
-        piece.left.append(rest.pop(0))
-    if layout.has_root and rest:
-        if not _INTEGER.fullmatch(rest[0]):
-            if (stuck := _STUCK.match(rest[0])) is not None and _INTEGER.fullmatch(stuck[1]):
-                piece.left.append(stuck[1])
-            return piece
-        piece.left.append(rest.pop(0))
+    piece = Piece(tokens[:2])
+    rest = tokens[2:]
+    columns = [_TYPE]
+    if _REDOP.match(tokens[3] if len(tokens) > 3 else "") and (layout.left is None or layout.has_redop):
+        columns.append(_REDOP)
+    if layout.has_root or (layout.left is None and _has_root(rest[len(columns) :])):
+        columns.append(_INTEGER)
+    for column in columns:
+        if not rest or not piece.take_left(rest, column):
+            return piece if len(piece.left) >= 3 else None
     piece.take(rest, layout.side_cells)
     return piece
 
 
-def _without_heading(tokens: list[str]) -> Piece:
-    """The number of cells has to say whether there is a root."""
-    piece = Piece(tokens[:3])
-    rest = tokens[3:]
-    if rest and _REDOP.fullmatch(rest[0]):
-        piece.left.append(rest.pop(0))
+def _has_root(rest: list[str]) -> bool:
+    """Where there is no heading the number of cells has to say it."""
     cells = [*rest]
     while cells and _CELL.fullmatch(cells[-1]) is None:  # -S prints a date and a time
         cells.pop()
-    if cells and (len(cells) in (9, 17) or cells[0] == "-1"):
-        piece.left.append(rest.pop(0))
-    piece.take(rest, without_heading(tokens).side_cells)
-    return piece
+    return bool(cells) and (len(cells) in (9, 17) or cells[0] == "-1")
 
 
 def _side(cells: list[str], layout: Layout) -> Side | None:

@@ -108,33 +108,34 @@ class Tables:
 
     # Rows and footer
 
-    def row(self, tokens: list[str]) -> bool:
-        """True when the line was a row or a part of one."""
+    def row(self, tokens: list[str]) -> str | None:
+        """What else stood on the line, when it was a row or a part of one; None when it was not."""
         stream = self._stream()
         if stream.layout.left is None and stream.piece is None:
             stream.layout = without_heading(tokens)
         piece = begin(tokens, stream.layout)
         if piece is not None:
             if not stream.open and stream.layout.left is None and not piece.cells:
-                return False
+                return None
             self._lose_piece(stream)
             stream.piece = piece
         elif stream.piece is not None:
-            held = len(stream.piece.cells)
-            if not stream.piece.take(tokens, stream.layout.side_cells):
-                return False
-            if len(stream.piece.cells) % stream.layout.side_cells:
-                del stream.piece.cells[held:]  # not a side: some other line that begins with a number
-                return False
+            piece = stream.piece
+            held = len(piece.cells)
+            if not piece.take(tokens, stream.layout.side_cells):
+                return None
+            if len(piece.cells) % stream.layout.side_cells:
+                del piece.cells[held:]  # not a side: some other line that begins with a number
+                return None
         else:
-            return False
-        row = stream.piece.row(stream.layout)
+            return None
+        row = piece.row(stream.layout)
         if row is not None:
             stream.piece = None
             self._add(stream, row)
-        elif len(stream.piece.cells) == 2 * stream.layout.side_cells:
+        elif len(piece.cells) == 2 * stream.layout.side_cells:
             self._lose_piece(stream)  # all cells are there and they make no sense
-        return True
+        return piece.behind
 
     def bounds(self, count: int, *, ok: bool) -> None:
         stream = self._stream()
