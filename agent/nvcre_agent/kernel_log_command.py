@@ -166,7 +166,7 @@ def _verdict(reading: Reading, counts: Counts) -> str:
             )
         if counts.damage:
             return f"NO ANSWER: the file is damaged ({_safe(counts.damage)}); nothing of hardware in what could be read"
-        return "NOTHING OF HARDWARE" + (f": {reading.events} other events" if reading.events else ": no events")
+        return f"NOTHING OF HARDWARE: {_events(reading.events, 'other event')}"
     if worst is None or worst.first.hardware is not True:
         return "NODE SUSPECT: no hardware event, but the driver could not start a GPU or asks for a recovery"
     told = worst.first
@@ -250,7 +250,7 @@ def _what_was_read(reading: Reading, counts: Counts) -> str:
     parts = [
         f"{counts.lines} lines read",
         f"{reading.recognised} of the kernel" if reading.recognised else "no kernel lines recognised",
-        f"{reading.events} events",
+        _events(reading.events, "event"),
     ]
     skipped = (
         (counts.other_programs, "of other programs"),
@@ -263,6 +263,10 @@ def _what_was_read(reading: Reading, counts: Counts) -> str:
     if counts.damage:
         parts.append(f"ended early: {_safe(counts.damage)}")
     return "; ".join(parts)
+
+
+def _events(count: int, word: str) -> str:
+    return f"{count or 'no'} {word}{'' if count == 1 else 's'}"
 
 
 def _lines(listed: Listed) -> str:

@@ -5,6 +5,7 @@ what is decided here is only what one log without the rest of the world allows: 
 somebody should look at the node. No blame follows from it. Memory is bounded whatever the log's size.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ MAX_ROWS = 4096
 MAX_ADDRESSES = 256
 MAX_LISTED = 5
 _NO_TIME = Moment(0.0, 0.0)
-_QUOTES = ("NVRM: Xid (", "SXid (PCI:", "GPU has fallen off the bus")
+_QUOTES = re.compile(r"NVRM: Xid \(|SXid \(PCI:|GPU has fallen off the bus")
 _PROBE_FAILED = ("The NVIDIA probe routine", "None of the NVIDIA")
 _DETAIL_FIELDS = ("nvlink", "severity", "recovery_action", "caused_by", "switch", "device", "state")
 _PRINTED_SEVERITY = frozenset({KernelEventKind.XID, KernelEventKind.SXID, KernelEventKind.PCIE_AER})
@@ -188,7 +189,7 @@ class Reading:
             self.recognised += 1
         if some:
             return
-        if text.startswith("NVRM: Xid"):
+        if text.startswith("NVRM: Xid") and not entry.continues:
             self.unread.add(entry.line)
         elif _quotes(text) and not text.startswith("nvidia-nvswitch"):
             self.quoted.add(entry.line)
@@ -220,13 +221,14 @@ def _address(event: KernelEvent) -> str:
 
 
 def _near(one: Stamp | None, other: Stamp | None) -> bool:
-    if one is None or other is None or one.seconds is None or other.seconds is None or one.clock != other.clock:
+    if one is None or other is None or one.clock is not other.clock:
         return True
-    return abs(other.seconds - one.seconds) <= SAME_LOSS_S
+    before, after = one.seconds, other.seconds
+    return before is None or after is None or abs(after - before) <= SAME_LOSS_S
 
 
 def _quotes(text: str) -> bool:
-    return any(words in text for words in _QUOTES)
+    return _QUOTES.search(text) is not None
 
 
 def _or(one: int | None, other: int | None) -> int | None:

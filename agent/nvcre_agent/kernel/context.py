@@ -50,8 +50,10 @@ _NOTES = {
     r"mce: CPU\d{1,5}: .{0,32}temperature.{0,16}above threshold": "a CPU is too hot and throttles",
     r"GPU reset executed: GPU-[0-9a-f-]{36}, success: (?:true|false)": "a GPU was reset",
 }
+_WORTH_A_LOOK = re.compile(  # a word of each of them
+    r"NVRM|INFO: task|segfault|dropped|suppressed|peermem|Failed to allocate|NMI|panic|watchdog|rcu: |temperature|reset"
+)
 _ANY_NOTE = tuple((re.compile(pattern), meaning) for pattern, meaning in _NOTES.items())
-_BOOT = re.compile(r"Linux version \d")
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({_PCI})(?:\.\d)?: (GPU-[0-9a-f-]{{36}})")
 _MINOR = re.compile(rf"NVRM: GPU ({_PCI})(?:\.\d)?: rm_init_adapter failed, device minor number (\d{{1,4}})")
 _INDEX = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})[^)]{{0,64}}\): .{{0,160}}\bGPU(\d{{1,3}}) GSP\b")
@@ -59,10 +61,14 @@ _INDEX = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})[^)]{{0,64}}\): .{{0,160}}\b
 
 def note(text: str) -> str | None:
     """What the line means beside the events, or None."""
+    if _WORTH_A_LOOK.search(text) is None:
+        return None
     return next((meaning for pattern, meaning in _ANY_NOTE if pattern.match(text)), None)
 
 
 def identity(text: str) -> Identity | None:
+    if not text.startswith("NVRM: "):
+        return None
     if (found := _UUID.match(text)) is not None:
         return Identity(found[1], uuid=found[2])
     if (found := _MINOR.match(text)) is not None:
@@ -73,4 +79,4 @@ def identity(text: str) -> Identity | None:
 
 
 def begins_a_boot(text: str) -> bool:
-    return _BOOT.match(text) is not None
+    return text.startswith("Linux version ")

@@ -25,13 +25,31 @@ class Writer(Enum):
     NOBODY_SAYS = "nobody says"  # bare text
 
 
+class Clock(Enum):
+    UPTIME = "since boot"
+    CALENDAR = "calendar"
+    YEARLESS = "calendar without a year"
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """The time of a line as printed, and in seconds of `clock`; without a year those are seconds of 1972."""
+    """The time of a line as printed."""
 
     printed: str
-    seconds: float | None
-    clock: str  # uptime | calendar | yearless
+    clock: Clock
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of its clock (without a year: of 1972); None where the date cannot be read."""
+        try:
+            if self.clock is Clock.UPTIME:
+                return float(self.printed)
+            if (found := _ISO.search(f"{self.printed} ")) is not None:
+                zone = found[4] if found[4] and found[4][0] in "+-" else "+00:00"
+                return datetime.fromisoformat(f"{found[1]}T{found[2]}{zone}").timestamp()
+            return _calendar_seconds(self.printed)
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +95,7 @@ _KERNEL_TAGS = frozenset({"kernel", "vmkernel"})
 _KERNEL_WORDS = re.compile(
     r"NVRM: |nvidia(?:-\w{1,16})?[ :]|pcieport |pci \w{4}:|mlx5_|infiniband |EDAC |mce: |Memory (?:cgroup|failure)|"
     r"Out of memory|Killed process|NETDEV |INFO: |\{\d+\}\[Hardware|\[Hardware|Linux version|Command line: |BIOS-|"
-    r"ACPI: |smpboot: |usb \d|audit: |EXT4-fs |XFS |nvme |IPv6: |cgroup: |DMAR: |Kernel panic|watchdog: |rcu: |x86/|Freeing "
+    r"ACPI: |smpboot: |usb \d|audit: |EXT4-fs |XFS |nvme |IPv6: |cgroup: |DMAR: |Kernel panic|watchdog: |rcu: |x86/"
 )
 
 
@@ -147,12 +165,13 @@ class _Peeled:
             after = found.end()
             if (caller := _CALLER.match(rest, after)) is not None:
                 after = caller.end()
-            self._keep(after, Writer.KERNEL, Stamp(found[1], float(found[1]), "uptime"))
+            self._keep(after, Writer.KERNEL, Stamp(found[1], Clock.UPTIME))
             if self._outermost and (tag := _HOST_TAG.match(self.rest)) is not None and tag[3] in _KERNEL_TAGS:
                 self._tag(tag)  # journalctl -o short-monotonic
             return True
-        if (found := _HUMAN.match(rest)) is not None and (stamp := _calendar(found)) is not None:
-            self._keep(found.end(), Writer.KERNEL, stamp)
+        if (found := _HUMAN.match(rest)) is not None:
+            clock = Clock.CALENDAR if found[6] else Clock.YEARLESS
+            self._keep(found.end(), Writer.KERNEL, Stamp(found[0].strip("[] "), clock))
             return True
         if (found := _RELATIVE.match(rest) or _CALLER.match(rest)) is not None:
             self._keep(found.end(), Writer.KERNEL, None)
@@ -167,17 +186,16 @@ class _Peeled:
 
     def _digits(self, rest: str) -> bool:
         if (found := _KMSG.match(rest)) is not None:
-            seconds = int(found[3]) / 1e6
-            self._keep(found.end(), _by_facility(int(found[1])), Stamp(f"{seconds:.6f}", seconds, "uptime"))
+            printed = f"{int(found[3]) / 1e6:.6f}"
+            self._keep(found.end(), _by_facility(int(found[1])), Stamp(printed, Clock.UPTIME))
             self.escaped = _HEXADECIMAL
             return True
         if (found := _ISO.match(rest)) is not None:
-            self._after_time(found.end(), _iso(found))
+            self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
             return True
         if (found := _UNIX.match(rest)) is not None:
-            seconds = float(found[1])
-            at = datetime.fromtimestamp(seconds, UTC)
-            self._after_time(found.end(), Stamp(f"{at:%Y-%m-%dT%H:%M:%S}Z", seconds, "calendar"))
+            at = datetime.fromtimestamp(float(found[1]), UTC)
+            self._after_time(found.end(), Stamp(f"{at:%Y-%m-%dT%H:%M:%S}Z", Clock.CALENDAR))
             return True
         return False
 
@@ -185,11 +203,12 @@ class _Peeled:
         if (found := _DECODED.match(rest)) is not None:
             self._keep(found.end(), Writer.KERNEL if found[1] == "kern" else Writer.PROCESS, None)
             return True
-        if (found := _RFC3164.match(rest)) is not None and (stamp := _calendar(found)) is not None:
-            self._after_time(found.end(), stamp)
+        if (found := _RFC3164.match(rest)) is not None:
+            clock = Clock.CALENDAR if found[3] or found[7] else Clock.YEARLESS
+            self._after_time(found.end(), Stamp(found[0].strip(), clock))
             return True
         if (found := _JOURNAL_FULL.match(rest)) is not None:
-            self._after_time(found.end(), _iso(found))
+            self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
             return True
         if rest.startswith("kernel: ") and self.writer is Writer.NOBODY_SAYS and not self.in_stream:
             self._keep(len("kernel: "), Writer.KERNEL, None)
@@ -198,7 +217,7 @@ class _Peeled:
 
     # --- what follows a time
 
-    def _after_time(self, end: int, stamp: Stamp | None) -> None:
+    def _after_time(self, end: int, stamp: Stamp) -> None:
         self._keep(end, None, stamp)
         rest = self.rest
         if (found := _STREAM.match(rest)) is not None:
@@ -213,13 +232,13 @@ class _Peeled:
             self._tag(tag)
         elif self._structured_syslog():
             return
-        elif stamp is not None and _DMESG_ISO.search(stamp.printed) is not None:
+        elif _DMESG_ISO.search(stamp.printed) is not None:
             self._keep(0, Writer.KERNEL, None)
         elif tag is not None and tag[4] is not None:
             self._tag(tag)
         elif looks_like_kernel(rest):
             # syslog without year has a host and a tag here, so this is the tag that `logger -t NVRM` chose
-            self._keep(0, Writer.PROCESS if stamp is not None and stamp.clock == "yearless" else Writer.KERNEL, None)
+            self._keep(0, Writer.PROCESS if stamp.clock is Clock.YEARLESS else Writer.KERNEL, None)
         elif tag is not None:
             self._tag(tag)
         elif (host := _HOST_UPTIME.match(rest)) is not None:
@@ -252,23 +271,14 @@ def _by_facility(priority: int) -> Writer:
     return Writer.KERNEL if priority >> 3 == 0 else Writer.PROCESS
 
 
-def _calendar(found: re.Match[str]) -> Stamp | None:
-    """The time of `May  5 05:05:05 [2026]`; where the month's language is not ours, as printed only."""
-    name, day, *parts = [part for part in found.groups() if part is not None]
-    year = next((int(part) for part in parts if len(part) == 4), 0)
-    hour, minute, second, *_ = [int(part) for part in parts if len(part) == 2] + [0]
-    month = next((at for at, short in enumerate(_MONTHS, 1) if name.lower().startswith(short)), None)
-    if not 1 <= int(day) <= 31:
+def _calendar_seconds(printed: str) -> float | None:
+    """`May  5 05:05:05` and its relatives, with a year before or after the time of day or without one."""
+    date, time = re.search(_DATE, printed), re.search(r"(\d\d):(\d\d)(?::(\d\d))?", printed)
+    if date is None or time is None:
         return None
-    seconds = None if month is None else float(timegm((year or 1972, month, int(day), hour, minute, second)))
-    return Stamp(found[0].strip("[] "), seconds, "calendar" if year else "yearless")
-
-
-def _iso(found: re.Match[str]) -> Stamp | None:
-    zone = found[4] if found[4] and found[4][0] in "+-" else "+00:00"
-    printed = found[0].strip().rstrip(":")
-    try:
-        seconds = datetime.fromisoformat(f"{found[1]}T{found[2]}{zone}").timestamp()
-    except ValueError:
+    month = next((at for at, short in enumerate(_MONTHS, 1) if date[1].lower().startswith(short)), None)
+    if month is None:
         return None
-    return Stamp(printed, seconds, "calendar")
+    year = re.search(r"\b[12]\d{3}\b", printed)
+    day, hour, minute, second = (int(part or 0) for part in (date[2], *time.groups()))
+    return float(timegm((int(year[0]) if year else 1972, month, day, hour, minute, second)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from nvcre_agent.kernel.envelope import Line, Stamp, Writer, unwrap
+from nvcre_agent.kernel.envelope import Clock, Line, Stamp, Writer, unwrap
 
 MAX_TEXT = 16 * 1024
 _TEXT_KEYS = ("MESSAGE", "message", "msg", "log", "textPayload")
@@ -55,7 +55,7 @@ def _text(value: object) -> str | None:
         if all(isinstance(one, int) and 0 <= one < 256 for one in value):
             return bytes(value[:MAX_TEXT]).decode("utf-8", "replace")
         return None
-    return value[:MAX_TEXT].rstrip("\n") if isinstance(value, str) else None
+    return replaced(value[:MAX_TEXT].rstrip("\n")) if isinstance(value, str) else None
 
 
 def _writer(fields: Mapping[str, Any]) -> Writer:
@@ -75,28 +75,39 @@ def _writer(fields: Mapping[str, Any]) -> Writer:
 def _stamp(fields: Mapping[str, Any]) -> Stamp | None:
     value = str(next((fields[key] for key in _TIME_KEYS if key in fields), ""))[:64]
     if "__REALTIME_TIMESTAMP" in fields and value.isdecimal():
-        seconds = int(value[:17]) / 1e6
-        return Stamp(f"{datetime.fromtimestamp(min(seconds, 2e11), UTC):%Y-%m-%dT%H:%M:%SZ}", seconds, "calendar")
+        at = datetime.fromtimestamp(min(int(value[:17]) / 1e6, 2e11), UTC)
+        return Stamp(f"{at:%Y-%m-%dT%H:%M:%S}Z", Clock.CALENDAR)
     if re.fullmatch(r" *\d{1,12}\.\d{1,9}", value):
-        return Stamp(value.strip(), float(value), "uptime")
+        return Stamp(value.strip(), Clock.UPTIME)
     return unwrap(f"{value} ").stamp if value else None
+
+
+def replaced(text: str) -> str:
+    """Text that was decoded with surrogateescape, or came from JSON, with replacement characters for what is none."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:  # half a pair, which only JSON escapes can spell
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class FieldBlock:
     """An entry whose fields stand on lines of their own; feed it lines until it is complete.
 
-    It begins at a line for which `begins` is true. `feed` answers False for a line that is not of the entry.
+    It begins with a line for which `begins` is true. `feed` answers False for a line that is not of the entry.
+    Binary values need the bytes as they were: lines come decoded with surrogateescape.
     """
 
     _HEAD = re.compile(r"[^\W\d_]{2,4} (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{1,9} \S{1,8}) \[s=")  # verbose
     _FIELD = re.compile(r"(?: {4})?([A-Z_][A-Z0-9_]{0,63})=(.*)", re.DOTALL)
     _BINARY = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
     _JSON_FIELD = re.compile(r'\s*"([\w@.-]{1,64})"\s*:\s*(.+?),?\s*', re.DOTALL)
-    _OPENS = ("{", "[", "[{", '"dmesg": [')
+    _OPENS = ("{", "[", "[{", "},{", '"dmesg": [')
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, number: int, line: str) -> None:
         self._fields: dict[str, Any] = {}
-        self.number = 0  # of the line that has the text
+        self.number = number  # of the line that has the text
         self.complete = False
         self._json = line.strip() in self._OPENS
         self._binary_key = ""
@@ -104,6 +115,8 @@ class FieldBlock:
         self._binary_left: int | None = None
         if (head := self._HEAD.match(line)) is not None:
             self._fields["timestamp"] = head[1]
+        else:
+            self.feed(number, line)
 
     @classmethod
     def begins(cls, line: str) -> bool:
@@ -143,7 +156,7 @@ class FieldBlock:
 
     def _feed_json(self, number: int, raw: str) -> bool:
         line = raw.strip().replace("\0", "")
-        if line in self._OPENS:
+        if line in self._OPENS and not self._fields:
             return True
         if line.startswith(("}", "]")):
             self.complete = True
@@ -172,7 +185,7 @@ class FieldBlock:
             raw = raw[7:]
             self.number = number if self._binary_key == "MESSAGE" else self.number
         self._binary.append(raw)
-        self._binary_left -= len(raw.encode("utf-8", "replace")) + 1
+        self._binary_left -= len(raw.encode("utf-8", "surrogateescape")) + 1
         if self._binary_left < 0:
             self._keep(self.number, self._binary_key, "\n".join(self._binary))
             self._binary_key = ""
@@ -182,7 +195,7 @@ class FieldBlock:
             return
         if key in _TEXT_KEYS:
             self.number = number
-        self._fields[key] = value[:MAX_TEXT] if isinstance(value, str) else value
+        self._fields[key] = replaced(value[:MAX_TEXT]) if isinstance(value, str) else value
 
 
 def _length(two: str) -> int:

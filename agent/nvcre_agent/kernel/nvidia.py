@@ -119,39 +119,38 @@ class BusDropLines:
     """
 
     MAX_OPEN = 16
-    MAX_LINES = 3  # of the driver, per address
+    LINES_EACH = 3
 
     def __init__(self) -> None:
         self._open: deque[_Adapter] = deque(maxlen=self.MAX_OPEN)
+        self._lines_left = 0  # of the driver, until the open ones are given up
 
     def feed(self, line: str, number: int = 0) -> KernelEvent | None:
         if (found := _ADAPTER.match(line)) is not None:
-            self._open.append(_Adapter(found[2], [found[1].rstrip()], number, self.MAX_LINES * (len(self._open) + 1)))
+            self._open.append(_Adapter(found[2], number, [found[1].rstrip()]))
+            self._lines_left = self.LINES_EACH * len(self._open)
         elif self._open:
-            said = line.removeprefix("NVRM: ").rstrip()[:200]
-            # Middle lines name no GPU: the oldest one that has none yet.
-            next((one for one in self._open if len(one.said) == 1), self._open[0]).said.append(said)
-        if not self._open:
+            # A line names no GPU: a middle one belongs to the first that has none yet, an end to the first.
+            one = next((one for one in self._open if len(one.said) == 1), self._open[0])
+            one.said.append(line.removeprefix("NVRM: ").rstrip()[:200])
+        else:
             return None
         end = next((end for end in _ADAPTER_ENDS if end in line), None)
         if end is not None:
             lost = self._open.popleft()
-            return None if end != _ADAPTER_ENDS[0] else lost.event(line)
-        for one in self._open:
-            one.lines_left -= 1
-        while self._open and self._open[0].lines_left <= 0:
-            self._open.popleft()
+            return lost.event(line) if end == _ADAPTER_ENDS[0] else None
+        self._lines_left -= 1
+        if self._lines_left <= 0:
+            self._open.clear()
         return None
 
 
 @dataclass(slots=True)
 class _Adapter:
     pci: str
+    number: int  # of its first line
     said: list[str]
-    number: int
-    lines_left: int
 
     def event(self, last: str) -> KernelEvent:
-        return KernelEvent(
-            kind=KernelEventKind.BUS_DROP, message=" ".join(self.said), raw=last, pci=self.pci, line=self.number
-        )
+        message = " ".join(self.said)
+        return KernelEvent(KernelEventKind.BUS_DROP, message, raw=last, pci=self.pci, line=self.number)

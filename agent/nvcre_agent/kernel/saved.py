@@ -13,10 +13,10 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, TextIO, cast
 
 from nvcre_agent.kernel.envelope import Line, Stamp, Writer, unwrap
-from nvcre_agent.kernel.fields import FieldBlock, json_line
+from nvcre_agent.kernel.fields import FieldBlock, json_line, replaced
 
 MAX_LINE = 64 * 1024
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$", re.DOTALL)
@@ -89,13 +89,12 @@ class SavedLog:
                     yield from self._end_of_block()
                 return
             yield from self._end_of_block()
-        line = raw.replace("\0", "") if "\0" in raw else raw
+        line = replaced(raw.replace("\0", "") if "\0" in raw else raw)
         if not line or line.isspace():
             self.counts.blank += 1
             return
-        if FieldBlock.begins(line) or line.strip() == "},{":
-            self._block = FieldBlock("{" if line.strip() == "},{" else line)
-            self._block.feed(number, raw)
+        if FieldBlock.begins(line):
+            self._block = FieldBlock(number, line)
             self.counts.fields += 1
             return
         if line[0] in "{\x1ed" and (said := json_line(line)) is not None:
@@ -138,18 +137,15 @@ class SavedLog:
 
 
 def _decoded(stream: BinaryIO) -> TextIO:
-    """As text: gzip is unpacked and the encoding told by a byte order mark; else UTF-8, errors replaced."""
-    buffered = io.BufferedReader(stream, 1 << 16) if isinstance(stream, io.RawIOBase) else stream
-    head = buffered.peek(4)[:4] if isinstance(buffered, io.BufferedReader) else b""
+    """As text: gzip is unpacked, a byte order mark tells the encoding, else UTF-8 with bytes kept as surrogates."""
+    buffered = io.BufferedReader(cast("io.RawIOBase", stream))  # anything with readinto: a file, or bytes in memory
+    head = buffered.peek(4)
     if head.startswith(b"\x1f\x8b"):
-        buffered = io.BufferedReader(gzip.GzipFile(fileobj=buffered), 1 << 16)
-        head = b"" if not isinstance(buffered, io.BufferedReader) else _peek(buffered)
-    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    return io.TextIOWrapper(buffered, encoding=encoding, errors="replace", newline=None)
-
-
-def _peek(reader: io.BufferedReader) -> bytes:
-    try:
-        return reader.peek(4)[:4]
-    except (OSError, EOFError, zlib.error):
-        return b""  # readline will say it
+        buffered = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=buffered)))
+        try:
+            head = buffered.peek(4)
+        except (OSError, EOFError, zlib.error):
+            head = b""  # reading will say it
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return io.TextIOWrapper(buffered, encoding="utf-16", errors="replace", newline=None)
+    return io.TextIOWrapper(buffered, encoding="utf-8-sig", errors="surrogateescape", newline=None)
