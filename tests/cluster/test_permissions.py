@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
 from typing import Any
 
 import pytest
-from nvcre_kube.client import KubeClient
-from nvcre_kube.resources import NAMESPACES, Resource
-from nvcre_local.cluster_objects import SYSTEM_NAMESPACE
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.resources import CONFIG_MAPS, NAMESPACES, SECRETS, JsonObject, Resource
+from nvcre_local.cluster_objects import CA_CONFIG_MAP, SYSTEM_NAMESPACE
 
 from .audit import AGENT, COORDINATOR, WRITES
-from .processes import Plane
+from .processes import Plane, coordinator_of
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("system")]
 
@@ -85,3 +87,26 @@ def test_the_agent_s_service_account_has_no_right_that_not_everybody_has(plane: 
     everybody_s = rights(f"system:serviceaccount:{SYSTEM_NAMESPACE}:of-nobody")
     assert rights(AGENT) == everybody_s
     assert rights(COORDINATOR) > everybody_s
+
+
+async def test_the_coordinator_fills_a_secret_that_a_person_made_and_replaces_an_old_authority(
+    client: KubeClient, plane: Plane, tmp_path: Path
+) -> None:
+    secret = {"metadata": {"name": "nvcre-coordinator-tls", "namespace": SYSTEM_NAMESPACE}}
+    published = {"metadata": {"name": CA_CONFIG_MAP, "namespace": SYSTEM_NAMESPACE}, "data": {"ca.crt": "an old one"}}
+    await replace(client, SECRETS, secret)
+    await replace(client, CONFIG_MAPS, published)
+    with coordinator_of(plane, tmp_path):
+        made = (await client.get(SECRETS, "nvcre-coordinator-tls", SYSTEM_NAMESPACE))["data"]
+        told = (await client.get(CONFIG_MAPS, CA_CONFIG_MAP, SYSTEM_NAMESPACE))["data"]
+    assert base64.b64decode(made["ca.crt"]).decode() == told["ca.crt"] != "an old one"
+
+
+async def replace(client: KubeClient, resource: Resource, obj: JsonObject) -> None:
+    metadata = obj["metadata"]
+    try:
+        await client.delete(resource, metadata["name"], metadata["namespace"])
+    except ApiError as error:
+        if not error.not_found:
+            raise
+    await client.create(resource, {"apiVersion": resource.api_version, "kind": resource.kind, **obj})
