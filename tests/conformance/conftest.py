@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +46,9 @@ def kubelets(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def place(server: Server) -> Place:
     """A namespace of the test's own."""
     return Place.new(server, f"t-{secrets.token_hex(4)}")
+
+
+@pytest.fixture(scope="session")
+def home(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kubectl keeps what it has discovered of this server."""
+    return tmp_path_factory.mktemp(f"home-{server.name}")

@@ -7,15 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from urllib.parse import quote, urlencode
 
 import aiohttp
 from aiohttp import web
 
-from nvcre_local.apiserver import errors
+from nvcre_local.apiserver import errors, requests
+from nvcre_local.apiserver.schema import Cause, causes
 from nvcre_local.apiserver.storage import Json, Key, Store, Stored
 
 _PASSED_ON = ("follow", "timestamps", "sinceTime", "sinceSeconds", "tailLines", "previous", "limitBytes")
+_NUMBERS = (
+    ("tailLines", 0, "must be greater than or equal to 0"),
+    ("limitBytes", 1, "must be greater than 0"),
+    ("sinceSeconds", 1, "must be greater than 0"),
+)
 _CONNECT_TIMEOUT_S = 10
 
 
@@ -26,6 +33,7 @@ class LogSource:
 
 def log_source(store: Store, pod: Stored, query: Mapping[str, str]) -> LogSource | None:
     """Where the log is; None while the pod has no node (the log is empty then). Raises ApiError."""
+    _refuse_wrong_options(pod.key.name, query)
     container = pick_container(pod.body, query.get("container", ""))
     node_name = pod.body["spec"].get("nodeName")
     if not node_name:
@@ -39,8 +47,26 @@ def log_source(store: Store, pod: Stored, query: Mapping[str, str]) -> LogSource
     return LogSource(f"https://{host}:{port}/containerLogs/{path}{'?' if passed else ''}{passed}")
 
 
+def _refuse_wrong_options(pod: str, query: Mapping[str, str]) -> None:
+    found: list[Cause] = []
+    for name, least, rule in _NUMBERS:
+        value = requests.integer(query, name)
+        if value is not None and value < least:
+            found.append(causes.invalid(name, value, rule))
+    if since := query.get("sinceTime"):
+        try:
+            datetime.fromisoformat(since)
+        except ValueError:
+            raise errors.bad_request(f"sinceTime {since[:40]!r} is not a time as RFC 3339 writes it") from None
+        if query.get("sinceSeconds"):
+            # The real server's path is as odd.
+            found.append(causes.forbidden("[]", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
+    if found:
+        raise errors.invalid("", "PodLogOptions", pod, found)
+
+
 def pick_container(pod: Json, wanted: str) -> str:
-    """The container asked for, or the only one. Raises ApiError 400."""
+    """The container asked for, or the only one beside init containers. Raises ApiError 400."""
     name = pod["metadata"]["name"]
     spec = pod["spec"]
     containers = [container["name"] for container in spec.get("containers", [])]
@@ -49,7 +75,7 @@ def pick_container(pod: Json, wanted: str) -> str:
         if wanted not in (*containers, *init):
             raise errors.bad_request(f"container {wanted} is not valid for pod {name}")
         return wanted
-    if len(containers) == 1 and not init:
+    if len(containers) == 1:
         return str(containers[0])
     choices = f"choose one of: [{' '.join(containers)}]"
     if init:
@@ -82,7 +108,7 @@ class KubeletLogs:
     async def serve(self, request: web.Request, pod: Stored) -> web.StreamResponse:
         source = log_source(self._store, pod, request.query)
         if source is None:
-            return web.Response(text="")
+            return web.Response(status=204)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)

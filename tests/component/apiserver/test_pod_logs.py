@@ -1,14 +1,11 @@
-"""kubectl logs: from the kubelet's HTTPS endpoint through the server, while it is being written."""
+"""pods/log: from the kubelet's HTTPS endpoint through the server, while it is being written."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -95,19 +92,3 @@ async def test_a_kubelet_that_is_down_is_an_internal_error(api: aiohttp.ClientSe
         found: dict[str, Any] = await answer.json()
     assert (answer.status, found["reason"]) == (500, "InternalError")
     assert "127.0.0.1:1/containerLogs/default/lost/main" in found["message"]
-
-
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
-async def test_kubectl_logs_follows(api: aiohttp.ClientSession, server: Any, kubelet: Kubelet, tmp_path: Path) -> None:
-    await place(api, "followed", kubelet.port)
-    config = server.kubeconfig(tmp_path / "kubeconfig")
-    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "KUBECONFIG": str(config)}
-    process = await asyncio.create_subprocess_exec(
-        "kubectl", "logs", "-f", "followed", env=environment, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    for n in range(2):
-        kubelet.lines.put_nowait(b"line %d\n" % n)
-        assert await process.stdout.readline() == b"line %d\n" % n
-    kubelet.lines.put_nowait(None)
-    assert await process.wait() == 0
