@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError
+
 K = TypeVar("K")
 
 logger = logging.getLogger(__name__)
@@ -135,6 +137,10 @@ async def run_workers(
                 result = "success" if again is None else "requeue"
                 if again is not None:
                     queue.add_after(key, again)
+            except (ApiError, *CONNECTION_ERRORS) as error:
+                # A server in trouble refuses every key again and again: a line each, without the way here.
+                logger.warning("reconcile failed controller=%s key=%s error=%r", name, key, str(error) or repr(error))
+                queue.add_rate_limited(key)
             except Exception:
                 logger.exception("reconcile failed controller=%s key=%s", name, key)
                 queue.add_rate_limited(key)

@@ -1,6 +1,8 @@
 import asyncio
 import itertools
 
+import pytest
+from nvcre_kube.client import ApiError
 from nvcre_kube.workqueue import WorkQueue, run_workers
 
 
@@ -96,6 +98,27 @@ def test_one_key_that_always_fails_does_not_stop_the_others(run_virtually):
         assert seen == ["good"] * 3, "asked to look again after a second, twice"
 
     run_virtually(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "traced"), [(RuntimeError("poison"), True), (TimeoutError(), False), (ApiError(500, "", "no"), False)]
+)
+def test_a_server_in_trouble_is_a_line_and_a_mistake_of_ours_a_traceback(run_virtually, caplog, error, traced):
+    async def scenario():
+        queue: WorkQueue[str] = WorkQueue()
+
+        async def reconcile(key: str) -> float | None:
+            raise error
+
+        queue.add("a")
+        worker = asyncio.create_task(run_workers(queue, reconcile, workers=1, name="test"))
+        await asyncio.sleep(0.01)
+        worker.cancel()
+
+    run_virtually(scenario())
+    (record,) = caplog.records
+    assert record.getMessage().startswith("reconcile failed controller=test key=a")
+    assert bool(record.exc_info) is traced
 
 
 def test_keys_that_fail_together_are_not_retried_together(run_virtually):
