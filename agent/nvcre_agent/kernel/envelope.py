@@ -86,11 +86,13 @@ _DMESG_ISO = re.compile(r":\d\d,\d{6}")  # no other tool writes a comma
 _RFC5424_REST = re.compile(r"(\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) (?:-|(?:\[[^\]]{0,1024}\])+) ?\ufeff?")
 _VMKERNEL = re.compile(r"(?:\w\w\(\d{1,4}\)[ *]{1,2})?(?:vmkernel|vmkwarning): |(?=cpu\d{1,5}:\d{1,12}[ )])")
 _VMKERNEL_CPU = re.compile(r"cpu\d{1,5}:\d{1,12}(?: opID=\w{1,32})?\)(?:WARNING: |ALERT: )?")
-# What tools put before whole lines: a host (pdsh, clush, oc), a file (grep), a pod (kubectl --prefix, stern).
+# What stands before whole lines: a host (pdsh, clush, oc), a file (grep), a pod (kubectl, stern), a login prompt.
 _OUTSIDE = re.compile(
-    r"(?:\[pod/[^\]]{1,512}\]|[\w./-]{1,256}:(?:\d{1,9}:)?|[\w.-]{1,253}(?: [\w.-]{1,253})??) ?"
+    r"(?:\[pod/[^\]]{1,512}\] ?|[\w./-]{1,256}:(?:\d{1,9}:)? ?"
+    r"|[\w.-]{1,253}(?: [\w.-]{1,253})?? |[\w.-]{1,253} login: )"
     r"(?=[\[<\d]|[^\W\d_]{3,4}\.? {1,2}\d{1,2} \d\d:)"
 )
+_KERNEL_TAG = "kernel: "
 _KERNEL_TAGS = frozenset({"kernel", "vmkernel"})
 _KERNEL_WORDS = re.compile(
     r"NVRM: |nvidia(?:-\w{1,16})?[ :]|pcieport |pci \w{4}:|mlx5_|infiniband |EDAC |mce: |Memory (?:cgroup|failure)|"
@@ -210,8 +212,8 @@ class _Peeled:
         if (found := _JOURNAL_FULL.match(rest)) is not None:
             self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
             return True
-        if rest.startswith("kernel: ") and self.writer is Writer.NOBODY_SAYS and not self.in_stream:
-            self._keep(len("kernel: "), Writer.KERNEL, None)
+        if rest.startswith(_KERNEL_TAG) and self.writer is Writer.NOBODY_SAYS and not self.in_stream:
+            self._keep(len(_KERNEL_TAG), Writer.KERNEL, None)
             return True
         return False
 
@@ -228,6 +230,8 @@ class _Peeled:
             if (cpu := _VMKERNEL_CPU.match(rest, end)) is not None:
                 end = cpu.end()
             self._keep(end, Writer.KERNEL, None)
+        elif rest.startswith(_KERNEL_TAG):  # journalctl --no-hostname
+            self._keep(len(_KERNEL_TAG), Writer.KERNEL, None)
         elif (tag := _HOST_TAG.match(rest)) is not None and tag[3] in _KERNEL_TAGS:
             self._tag(tag)
         elif self._structured_syslog():

@@ -17,9 +17,13 @@ from typing import BinaryIO, TextIO, cast
 
 from nvcre_agent.kernel.envelope import Line, Stamp, Writer, unwrap
 from nvcre_agent.kernel.fields import FieldBlock, json_line, replaced
+from nvcre_agent.kernel.parsers import DRIVER
 
 MAX_LINE = 64 * 1024
+MAX_GLUED = 16
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$", re.DOTALL)
+# Consoles lose line ends: the next line of the kernel inside one of the driver's.
+_GLUED = re.compile(r"(?=\[ {0,16}\d{1,12}\.\d{6}\] (?:NVRM|nvidia-nvswitch\d{1,3}): )")
 # A file that was cut at its head begins inside a prefix.
 _CUT_HEAD = re.compile(r"[^\[\"'=]{0,64}?(?:\d\] |kernel: (?:\[ {0,16}\d{1,12}\.\d{1,9}\] )?)")
 
@@ -107,7 +111,12 @@ class SavedLog:
             self.counts.fields += 1  # KEY=VALUE tags of a /dev/kmsg record
             return
         said = unwrap(line)
-        if said.writer is not Writer.NOBODY_SAYS:
+        if said.text.startswith(DRIVER) and _GLUED.search(said.text) is not None:
+            first, *others = _GLUED.split(said.text, MAX_GLUED)
+            yield self._counted(number, replace(said, text=first))
+            for other in others:
+                yield self._counted(number, unwrap(other))
+        elif said.writer is not Writer.NOBODY_SAYS:
             self._after_kmsg = line[0].isdigit() and ";" in line[:300] and line[:4].rstrip(";").find(",") > 0
             yield self._counted(number, said)
         elif number == 1 and (cut := _CUT_HEAD.match(line)) is not None:

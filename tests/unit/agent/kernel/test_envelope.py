@@ -46,6 +46,8 @@ PREFIXES = {
     "grep -n": "/var/log/kern.log:12:Feb  1 00:00:00 n101 kernel: [  200.011791] ",
     "ESXi": "2026-05-05T05:05:05.123Z cpu12:2101234)",
     "ESXi 8": "2026-05-05T05:05:05.123Z Wa(180) vmkwarning: cpu12:2101234)WARNING: ",
+    "a serial console": "n101 login: [  200.011791] ",
+    "journalctl --no-hostname": "Feb 01 00:00:00 kernel: ",
     "a host called NVRM": "Feb  1 00:00:00 NVRM kernel: ",
     "a host called nvidia-3": "2026-05-05 05:05:05 nvidia-3 kernel: ",
     "cut at its head": "11791] ",

@@ -165,6 +165,14 @@ SHAPES = [
         BUS,
     ),
     Case(
+        "a console that lost a line end",
+        f"[200.100000] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fa[  200.200000] {XID}\n"
+        f"[1.0] a: [  2.000000] {XID}\n",
+        [(1, "xid 79", "0000:3b:00", True), (1, "xid 79", "0000:3b:00", True)],
+        True,
+        quoted=1,
+    ),
+    Case(
         "a user's line break does not make a line of the kernel's",
         f"[1.0] process '/tmp/x\n{XID}' started with executable stack\n[2.0] NVRM: some words\n{XID}\n",
         [(4, "xid 79", "0000:3b:00", True)],
@@ -267,6 +275,29 @@ def test_memory_does_not_grow_with_hostile_variety() -> None:
     assert len(reading.rows) + reading.rows_left_out <= 18_000
     assert len(reading.rows) <= 4096
     assert len(reading._losses) <= 256
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a" * 60_000,
+        "a." * 30_000,
+        "a b:" * 15_000,
+        "[" + " " * 60_000 + "1.0] x",
+        "\x1b[" * 30_000,
+        "\x1b[" + "0" * 60_000,
+        "Feb  1 00:00:00 " + "n" * 30_000 + " " + "k" * 30_000,
+        "2026-05-05T05:05:05Z h a p m " + "[x]" * 20_000,
+        "[1.0] NVRM: " + "[1.0000000] NVRM:" * 3_000,
+        "[1.000000] NVRM: x" * 3_000,
+        "{" * 60_000 + "}",
+        "3,1,1," + "a" * 60_000,
+    ],
+)
+def test_hostile_lines_cost_linear_time(hostile: str) -> None:
+    """Ten times the text must not cost a hundred times the work; the guard is pytest's own timeout."""
+    for end in ("\n", "\n\n", "}\n"):
+        read((hostile + end) * 20)
 
 
 @settings(max_examples=30, deadline=None)
