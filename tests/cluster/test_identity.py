@@ -15,6 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from nvcre_kube import resources
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, PODS, SECRETS, SERVICE_ACCOUNTS, JsonObject
 from nvcre_local.cluster_objects import AGENT_ACCOUNT, COORDINATOR_ACCOUNT, SYSTEM_NAMESPACE, TOKEN_AUDIENCE
@@ -103,11 +104,7 @@ class Tokens:
 
     async def delete_pods(self) -> None:
         for name in self._pods:
-            try:
-                await self._client.delete(PODS, name, SYSTEM_NAMESPACE, grace_period_s=0)
-            except ApiError as error:
-                if not error.not_found:
-                    raise
+            await delete_if_there(self._client, PODS, name, namespace=SYSTEM_NAMESPACE, grace_period_s=0)
 
     async def _ask(
         self, account: str, audience: str | None, namespace: str = SYSTEM_NAMESPACE, **more: JsonObject
@@ -231,3 +228,35 @@ async def test_a_stream_speaks_for_the_node_of_its_pod_whatever_it_says(
     assert await gpus(claimed) == before
     assert f"GPU-{claimed}-0" not in before
     stream.cancel()
+
+
+async def test_a_node_that_the_coordinator_does_not_look_after_may_speak_too(
+    tokens: Tokens, channel: grpc.aio.Channel, api: Api
+) -> None:
+    """Its label is gone, or not there yet; the agent that runs there knows better."""
+    node = NODES[1]
+    await label(api.client, node, None)
+    try:
+        stream = await introduced(channel, await tokens.bound(await tokens.pod(node=node)))
+        await delete_if_there(api.client, NODE_HEALTHS, node)
+        await stream.write(pb.AgentMessage(snapshot=snapshot(node)))
+
+        async def told() -> bool:
+            return node in [one["metadata"]["name"] for one in await api.client.list(NODE_HEALTHS)]
+
+        await api.until(told)
+        stream.cancel()
+    finally:
+        await label(api.client, node, "true")
+
+
+async def delete_if_there(client: KubeClient, resource: resources.Resource, name: str, **more: Any) -> None:
+    try:
+        await client.delete(resource, name, **more)
+    except ApiError as error:
+        if not error.not_found:
+            raise
+
+
+async def label(client: KubeClient, node: str, value: str | None) -> None:
+    await client.merge_patch(resources.NODES, node, {"metadata": {"labels": {"nvidia.com/gpu.present": value}}})

@@ -8,10 +8,19 @@ from typing import Any
 
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
-from nvcre_kube.resources import CONFIG_MAPS, NAMESPACES, SECRETS, JsonObject, Resource
+from nvcre_kube.resources import (
+    BANDWIDTH_MEASUREMENTS,
+    CONFIG_MAPS,
+    JOBS,
+    NAMESPACES,
+    SECRETS,
+    JsonObject,
+    Resource,
+)
 from nvcre_local.cluster_objects import CA_CONFIG_MAP, SYSTEM_NAMESPACE
 
 from .audit import AGENT, COORDINATOR, WRITES
+from .conftest import Api
 from .processes import Plane, coordinator_of
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("system")]
@@ -100,6 +109,26 @@ async def test_the_coordinator_fills_a_secret_that_a_person_made_and_replaces_an
         made = (await client.get(SECRETS, "nvcre-coordinator-tls", SYSTEM_NAMESPACE))["data"]
         told = (await client.get(CONFIG_MAPS, CA_CONFIG_MAP, SYSTEM_NAMESPACE))["data"]
     assert base64.b64decode(made["ca.crt"]).decode() == told["ca.crt"] != "an old one"
+
+
+async def test_what_the_caches_do_not_have_is_asked_for(api: Api, plane: Plane, tmp_path: Path) -> None:
+    def named(resource: Resource, spec: JsonObject) -> JsonObject:
+        metadata = {"name": "lonely", "namespace": api.namespace}
+        return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+
+    runtime = {"kind": "TrainingRuntime", "name": "absent"}
+    job = {"kind": "Job", "apiGroup": JOBS.group, "name": "lonely"}
+    await api.client.create(JOBS, named(JOBS, {"workload": {"trainJob": {"runtimeRef": runtime}}}))
+    measured = {"logProfileRef": "absent", "jobRef": job, "testType": "all_reduce"}
+    await api.client.create(BANDWIDTH_MEASUREMENTS, named(BANDWIDTH_MEASUREMENTS, measured))
+
+    async def refused() -> bool:
+        seen = await api.client.get(BANDWIDTH_MEASUREMENTS, "lonely", api.namespace)
+        conditions = (seen.get("status") or {}).get("conditions") or ()
+        return "LogProfileNotFound" in [one["reason"] for one in conditions]
+
+    with coordinator_of(plane, tmp_path):
+        await api.until(refused)
 
 
 async def replace(client: KubeClient, resource: Resource, obj: JsonObject) -> None:
