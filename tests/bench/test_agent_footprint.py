@@ -8,7 +8,7 @@ import pytest
 from nvcre_kube.resources import NODE_HEALTHS
 from support.figures import report, setting
 from support.fleet import eventually, fleet
-from support.process_usage import cpu_s, pss_mib, tree
+from support.process_usage import cpu_s, inotify_instances, pss_mib, tree
 
 SECONDS = setting("NVCRE_BENCH_SECONDS", 60)
 SETTLE_S = 10.0
@@ -37,5 +37,6 @@ async def test_agent_in_steady_state(tmp_path: Path) -> None:
             "agent in steady state",
             f"{sum(shares):.3f} % of a core, {sum(sizes):.1f} MiB PSS ({len(processes)} processes: {each})",
             target="<= 0.12 % of a core, <= 65 MB PSS",
-            on=f"8 simulated GPUs, heartbeat 30 s, connected over TLS, {SECONDS} s",
+            on=f"8 simulated GPUs, heartbeat 30 s, connected over TLS, {SECONDS} s, "
+            f"{inotify_instances(processes)} of 2 simulated sources followed by inotify and not by looking",
         )

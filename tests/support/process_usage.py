@@ -41,6 +41,12 @@ def rss_mib(pid: int) -> float:
     return _kib(Path(f"/proc/{pid}/status"), "VmRSS:") / 1024
 
 
+def inotify_instances(pids: Iterable[int]) -> int:
+    return sum(
+        link.readlink() == Path("anon_inode:inotify") for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir()
+    )
+
+
 def _kib(file: Path, field: str) -> int:
     for line in file.read_text().splitlines():
         if line.startswith(field):

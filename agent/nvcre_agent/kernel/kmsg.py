@@ -142,6 +142,8 @@ class KernelLog:
             elif stat.S_ISREG(status.st_mode):
                 self._kind = _Kind.FILE
                 self._growth = FileGrowth.open(self._path)
+                if self._growth is None:
+                    log.warning("no inotify (fs.inotify.max_user_instances?) path=%s poll_s=%.2f", self._path, POLL_S)
                 self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             else:
                 self._set_blind("NotALog", f"{self._path} is neither a device, a FIFO nor a file")
