@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nvcre_kube.client import ApiError
-from nvcre_kube.resources import EVENTS, JOBS, PODS, TRAIN_JOBS, TRAINING_RUNTIMES, JsonObject, Resource
+from nvcre_kube.resources import (
+    EVENTS,
+    GOODPUT_MEASUREMENTS,
+    JOBS,
+    PODS,
+    TRAIN_JOBS,
+    TRAINING_RUNTIMES,
+    JsonObject,
+    Resource,
+)
 
 if TYPE_CHECKING:
     from .conftest import Api
@@ -72,20 +81,35 @@ class Jobs:
         }
         await self._client.create(TRAINING_RUNTIMES, runtime)
 
+    async def has_checkpoint(self, job: str, *, step: int) -> None:
+        """Told by hand in the Job's GoodputMeasurement: these programs write none."""
+
+        async def told() -> bool:
+            name, status = f"{job}-goodput", {"status": {"lastCheckpointStep": step}}
+            try:
+                await self._client.merge_patch(
+                    GOODPUT_MEASUREMENTS, name, status, self._namespace, subresource="status"
+                )
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return False
+            return True
+
+        await self.api.until(told)
+
     # -- the Jobs ---------------------------------------------------------------------------------------------------
 
     async def create(
-        self, name: str, *, labels: Mapping[str, str] | None = None, checkpoint: Any = None, **train_job: Any
+        self, name: str, *, labels: Mapping[str, str] | None = None, spec: JsonObject | None = None, **train_job: Any
     ) -> None:
-        """`labels`: workloadMetadata's. `train_job`: further fields of the TrainJob's spec."""
-        spec: JsonObject = {"workload": {"trainJob": {"runtimeRef": RUNTIME_REF, **train_job}}}
+        """`labels`: workloadMetadata's. `spec`: further fields of the Job's, `train_job` of the TrainJob's spec."""
+        whole: JsonObject = {"workload": {"trainJob": {"runtimeRef": RUNTIME_REF, **train_job}}, **(spec or {})}
         if labels:
-            spec["workloadMetadata"] = {"labels": dict(labels)}
-        if checkpoint:
-            spec["checkpoint"] = checkpoint
+            whole["workloadMetadata"] = {"labels": dict(labels)}
         metadata = {"name": name, "namespace": self._namespace}
         await self._client.create(
-            JOBS, {"apiVersion": JOBS.api_version, "kind": "Job", "metadata": metadata, "spec": spec}
+            JOBS, {"apiVersion": JOBS.api_version, "kind": "Job", "metadata": metadata, "spec": whole}
         )
 
     async def create_train_job(self, name: str) -> None:

@@ -101,3 +101,33 @@ async def test_a_failure_after_a_preemption_is_not_laid_on_the_pods_that_were_pr
     assert failed["name"] == crashed["spec"]["nodeName"]
     assert [one["code"] for one in failed["evidence"]] == [3]
     assert status["failureLog"]["exitCode"] == 3
+
+
+async def test_a_restart_from_a_checkpoint_waits_in_the_queue_again(jobs: Jobs, queue: Queue) -> None:
+    """The new workload has the old one's name, and a place of its own in the queue: behind one that was waiting."""
+    await jobs.create_runtime(
+        f"{jobs.unless('restarted')} {{ {jobs.wait_for('crash')}; exit 3; }}; {jobs.wait_for('end')}"
+    )
+    checkpoint = {"pvcName": "checkpoints", "maxRestarts": 1}
+    measured = {"logProfileRef": "megatron-training", "sampleInterval": "1s"}
+    await jobs.create("resumes", labels=QUEUE, spec={"checkpoint": checkpoint, "goodputMeasurement": measured})
+    await jobs.until_running("resumes")
+    first = (await jobs.train_job("resumes"))["metadata"]["uid"]
+    await jobs.has_checkpoint("resumes", step=10)
+    waits = {"command": ["sh", "-c", jobs.wait_for("second")]}
+    await jobs.create("second", labels=QUEUE, trainer=waits)
+    await jobs.until("second", "InProgress", "WorkloadPending")
+
+    jobs.say("restarted")
+    jobs.say("crash")
+    await jobs.until_running("second")
+    status = await jobs.until("resumes", "InProgress", "WorkloadPending")
+    assert status["restartCount"] == 1
+    assert not {"workloadStartTime", "failedNodes", "failureLog"} & status.keys()
+    assert (await jobs.train_job("resumes"))["metadata"]["uid"] != first
+
+    jobs.say("second")
+    await jobs.until_running("resumes")
+    jobs.say("end")
+    await jobs.until("resumes", "Succeeded", "WorkloadCompleted")
+    assert "failedNodes" not in await jobs.until_attributed("resumes")

@@ -103,7 +103,7 @@ async def test_a_worker_that_exits_1_names_its_node(jobs: Jobs) -> None:
         {jobs.wait_for("crash")}; echo RuntimeError: out of luck; exit 1
         """
     )
-    await jobs.create("bad", checkpoint={"pvcName": "checkpoints", "maxRestarts": 3})
+    await jobs.create("bad", spec={"checkpoint": {"pvcName": "checkpoints", "maxRestarts": 3}})
     await jobs.until_running("bad")
     jobs.say("crash")
     status = await jobs.until("bad", "Failed", "WorkloadFailed")

@@ -19,6 +19,9 @@ from nvcre_coordinator.api.workload import TrainJob
 from nvcre_coordinator.core.naming import label_value, workload_name
 from nvcre_coordinator.core.observed import Workload, WorkloadPhase
 
+TRAINER_CONTROLLER = "trainer.kubeflow.org/trainjob-controller"
+"""The default of spec.managedBy: Trainer itself, nothing to tell."""
+
 
 class TrainJobAdapter:
     resource = TRAIN_JOBS
@@ -76,7 +79,8 @@ def read_train_job(train_job: TrainJob) -> Workload:
     if holding:
         phase, message = holding[0][1], holding[0][0].message
     elif train_job.spec.suspend:
-        manager = f" (managedBy {train_job.spec.managed_by})" if train_job.spec.managed_by else ""
+        other = train_job.spec.managed_by not in (None, "", TRAINER_CONTROLLER)
+        manager = f" (managedBy {train_job.spec.managed_by})" if other else ""
         phase, message = WorkloadPhase.PENDING, f"suspended; a queue such as Kueue has not admitted it{manager}"
     restart = train_job.metadata.annotations.get(names.ANNOTATION_RESTART, "0")
     return Workload(

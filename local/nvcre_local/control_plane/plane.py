@@ -44,9 +44,8 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`identities` may speak to it besides those that it starts. `kubernetes`: a version of versions.yaml."""
+    """`kubernetes`: a version of versions.yaml."""
 
-    identities: tuple[Identity, ...] = ()
     kueue: bool = False
     kwok: bool = False
     kubernetes: str | None = None
@@ -124,7 +123,7 @@ class ControlPlane:
 
     async def _start_api_server(self, authority: Authority, keys: Pair) -> Served:
         admin, kubelets = identities.admin(), identities.kubelets()
-        users = (admin, kubelets, *self._programs.values(), *self._plan.identities)
+        users = (admin, kubelets, *self._programs.values())
         client, peer, free = free_ports(3)
         port = self._plan.port or free
         files = ApiServerFiles(

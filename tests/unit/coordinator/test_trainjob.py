@@ -102,13 +102,16 @@ def test_which_restart_it_is_stands_in_an_annotation_that_anybody_may_write(text
     assert TrainJobAdapter().read({"metadata": {"name": "w", "annotations": annotations}}).restart == number
 
 
-def test_who_manages_a_held_workload_is_told() -> None:
-    spec = {"suspend": True, "managedBy": "kueue.x-k8s.io/multikueue"}
-    assert (
-        TrainJobAdapter()
-        .read({"metadata": {"name": "w"}, "spec": spec})
-        .message.endswith("(managedBy kueue.x-k8s.io/multikueue)")
-    )
+@pytest.mark.parametrize(
+    ("manager", "told"),
+    [
+        ("kueue.x-k8s.io/multikueue", " (managedBy kueue.x-k8s.io/multikueue)"),
+        ("trainer.kubeflow.org/trainjob-controller", ""),
+    ],
+)
+def test_who_manages_a_held_workload_is_told_unless_it_is_trainer_as_always(manager: str, told: str) -> None:
+    held = TrainJobAdapter().read({"metadata": {"name": "w"}, "spec": {"suspend": True, "managedBy": manager}})
+    assert held.message == f"suspended; a queue such as Kueue has not admitted it{told}"
 
 
 def test_whose_it_is() -> None:
