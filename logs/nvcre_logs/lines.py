@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 MAX_LINE_BYTES = 1024 * 1024
 _PREFIX = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
@@ -31,10 +31,11 @@ def split_prefix(line: str) -> tuple[datetime | None, str]:
         return None, line
     zone = "+00:00" if match[3] == "Z" else match[3]
     try:
-        time = datetime.fromisoformat(f"{match[1]}.{(match[2] or '0')[:6].ljust(6, '0')}{zone}")
-    except ValueError:
+        time = datetime.fromisoformat(f"{match[1]}{zone}").astimezone(UTC)
+    except (ValueError, OverflowError):
         return None, line
-    return time.astimezone(UTC), line[match.end() :]
+    nanoseconds = int((match[2] or "0").ljust(9, "0"))
+    return time + timedelta(microseconds=(nanoseconds + 500) // 1000), line[match.end() :]
 
 
 def split_prefixes(block: bytes) -> bytes:

@@ -1,7 +1,4 @@
-"""Views of BandwidthMeasurement and GoodputMeasurement (daemonset/crds).
-
-Of a GoodputMeasurement's status only what stalls and restarts of its Job ask about is here.
-"""
+"""Views of BandwidthMeasurement and GoodputMeasurement (daemonset/crds)."""
 
 from __future__ import annotations
 
@@ -66,13 +63,51 @@ class GoodputMeasurementSpec(msgspec.Struct, frozen=True, rename="camel", omit_d
     sample_interval: str = "60s"
 
 
+class PendingInterruption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Until the next run's first step is seen."""
+
+    t_checkpoint: Moment | None = None
+    t_interrupt: Moment | None = None
+    checkpoint_step: int | None = None
+    last_step: int | None = None
+    t_ch: str | None = None  # seconds of lost work
+    reason: str | None = None
+
+
 class GoodputMeasurementStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Seconds and ratios are strings with six decimals."""
+
+    conditions: tuple[Condition, ...] = ()
+    result: str | None = None
+    current_step: int | None = None
+    highest_step: int | None = None
+    training_time_sec: str | None = None
+    lost_work_time_sec: str | None = None
+    reschedule_time_sec: str | None = None
+    resume_time_sec: str | None = None
+    checkpoint_save_time_sec: str | None = None
+    interruption_count: Int32 | None = None
+    last_checkpoint_step: int | None = None
+    last_checkpoint_time: Moment | None = None
     start_time: Moment | None = None
-    application_start_time: Moment | None = None
+    completion_time: Moment | None = None
     last_step_timestamp: Moment | None = None
     avg_step_time_sec: str | None = None
     log_interval: Int32 | None = None
-    last_checkpoint_step: int | None = None
+    warmup_base_step: int | None = None
+    warmup_time_sec: str | None = None
+    non_warmup_time_sec: str | None = None
+    last_non_warmup_step: int | None = None
+    prior_warmup_time_sec: str | None = None
+    prior_non_warmup_time_sec: str | None = None
+    avg_tflops_per_gpu: str | None = msgspec.field(default=None, name="avgTFLOPSPerGPU")
+    application_start_time: Moment | None = None
+    application_stop_time: Moment | None = None
+    pending_interruption: PendingInterruption | None = None
+
+    @property
+    def complete(self) -> bool:
+        return is_true(self.conditions, ConditionType.COMPLETE)
 
 
 class GoodputMeasurement(msgspec.Struct, frozen=True):

@@ -267,7 +267,8 @@ def test_deepspeed_of_2023_beside_a_bar() -> None:
         log += "RunningAvgSamplesPerSec=77.9, CurrSamplesPerSec=77.9, MemAllocated=0.31GB, MaxMemAllocated=10.44GB\n"
         log += "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768\n"
     log += "[2023-07-25 21:03:31,037] [INFO] [logging.py:96:log_dist] [Rank 0] [Torch] Checkpoint "
-    log += "global_step30 is about to be saved!\n[2023-07-25 21:03:35,1] [INFO] [torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint "
+    log += "global_step30 is about to be saved!\n[2023-07-25 21:03:35,1] [INFO] "
+    log += "[torch_checkpoint_engine.py:33:commit] [Torch] Checkpoint "
     log += "global_step30 is ready now!\n"
     found = parsed(log)
     assert (found["framework"], column(found, "step")) == ("deepspeed", [10, 20, 30])
