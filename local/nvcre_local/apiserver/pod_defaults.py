@@ -17,6 +17,8 @@ def default(spec: Json) -> None:
     spec.setdefault("terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS)
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("schedulerName", "default-scheduler")
+    spec.setdefault("priority", 0)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("securityContext", {})
     if "serviceAccountName" in spec:

@@ -138,9 +138,14 @@ def _node_cells(node: Json, now: datetime) -> list[Any]:
         addresses.get("InternalIP") or _NONE,
         addresses.get("ExternalIP") or _NONE,
         info.get("osImage") or _UNKNOWN,
-        info.get("kernelVersion") or _UNKNOWN,
+        _kernel(info),
         info.get("containerRuntimeVersion") or _UNKNOWN,
     ]
+
+
+def _kernel(info: Json) -> str:
+    version, architecture = info.get("kernelVersion"), info.get("architecture")
+    return f"{version} ({architecture})" if version and architecture else version or _UNKNOWN
 
 
 def _roles(labels: dict[str, str]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 MAX_REQUIREMENTS = 256
 
 _TOKEN = re.compile(r"\s*(==|!=|=|!|,|\(|\)|[^\s=!,()<>]+)")
+_SIGNS = ("=", "==", "!=", ",", "(", ")")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
@@ -124,6 +125,8 @@ def _requirement(tokens: list[str], at: int) -> tuple[LabelRequirement, int]:
     def token(position: int) -> str:
         return tokens[position] if position < len(tokens) else ""
 
+    if token(at) in _SIGNS:
+        raise SelectorError(f"found '{token(at)}', expected: !, identifier, or 'end of string'")
     if token(at) == "!":
         return LabelRequirement(_key(token(at + 1)), Operator.MISSING), at + 2
     key = _key(token(at))

@@ -1,4 +1,4 @@
-"""What is the embedded server's own: what it leaves out on purpose, its bounds, its memory. See tests/conformance too."""
+"""What is the embedded server's own: what it leaves out on purpose, its bounds, its memory (see tests/conformance)."""
 
 from __future__ import annotations
 
