@@ -141,8 +141,8 @@ class JobController:
                 continue
             self._announce(job, written, blind)
             self._watch_nodes(key, written, seen.group)
-            if Action.END_ATTEMPT in decision.actions and written.view is not None:
-                self._end_attempt(written.view)
+            if written.view is not None:
+                self._end_attempt(written.view, decision.actions)
             if not written.view or not concluded(written.view.status):
                 await self._save_memory(written)
             again = await self._actions.carry_out(written, decision)
@@ -199,14 +199,16 @@ class JobController:
         except ApiError as error:  # evidence for a restart only: the run itself goes on
             logger.warning("pods not remembered namespace=%s job=%s error=%r", *job.key, str(error))
 
-    def _end_attempt(self, job: Job) -> None:
-        """A workload that waits in a queue may have been admitted meanwhile: its living pods are the next attempt's."""
+    def _end_attempt(self, job: Job, actions: tuple[Action, ...]) -> None:
+        if not {Action.END_ATTEMPT, Action.DROP_ENDED_PODS} & set(actions):
+            return
         held = self._observer.held_pods(job)
-        alive = {pod.record.uid for pod in held if not pod.deleting and not pod.record.finished}
-        if job.status.workload_ref is None:
-            alive = set()
-        ended = {pod.record.uid for pod in held} - alive
-        self._memory.end_attempt(self._observer.run_key(job), alive=alive, ended=ended)
+        kept: set[str] = set()
+        if Action.DROP_ENDED_PODS in actions:
+            kept = {pod.record.uid for pod in held if not pod.deleting and not pod.record.finished}
+        self._memory.end_attempt(
+            self._observer.run_key(job), kept=kept, dropped={pod.record.uid for pod in held} - kept
+        )
 
     # Telling
 

@@ -113,13 +113,13 @@ class RunMemory:
         leases[node] = LeaseWatch(renewed_at, now, now) if known is None else known.seen(renewed_at, now)
         return leases[node]
 
-    def end_attempt(self, run_key: Key, *, alive: Set[str], ended: Set[str]) -> None:
-        """The pods so far belong to an attempt that is given up; uids of those that the API server still has."""
+    def end_attempt(self, run_key: Key, *, kept: Set[str], dropped: Set[str]) -> None:
+        """Pods belong to an attempt that is given up; uids of those that the API server still has."""
         run = self._runs.get(run_key)
         if run is None:
             return
-        run.record = end_attempt(run.record, alive=alive, ended=ended)
-        run.tails = {uid: text for uid, text in run.tails.items() if uid in alive}
+        run.record = end_attempt(run.record, kept=kept, dropped=dropped)
+        run.tails = {uid: text for uid, text in run.tails.items() if uid in kept}
 
     def forget(self, run_key: Key) -> None:
         self._runs.pop(run_key, None)

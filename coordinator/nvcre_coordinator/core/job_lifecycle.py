@@ -106,14 +106,18 @@ def _failed(seen: Observed, reason: Reason, message: str, stamp: Stamp) -> Decis
 
 
 def _pending(seen: Observed, workload: Workload, stamp: Stamp) -> Decision:
-    """Held back: no clock runs.  A running workload that is suspended again was preempted, which is no failure."""
+    """Held back: no clock runs.  A running workload that is suspended again was preempted, which is no failure.
+
+    All of its pods are killed for that.  Later the workload may have been admitted without our knowing it yet.
+    """
+    aside = Action.DROP_ENDED_PODS if seen.job.status.workload_start_time is None else Action.END_ATTEMPT
     text = f"Workload {workload.title} is pending: {workload.message}"
     status = msgspec.structs.replace(
         seen.job.status, workload_start_time=None, scheduling_blocked_since=None, scheduling_resumed_time=None
     )
     status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_PENDING, text, stamp)
     reset = restart.progress_reset(seen.goodputs, None)
-    return Decision(status, (Action.END_ATTEMPT,), SAFETY_NET, progress_reset=reset)
+    return Decision(status, (aside,), SAFETY_NET, progress_reset=reset)
 
 
 def _running(seen: Observed, workload: Workload, stamp: Stamp) -> Decision:

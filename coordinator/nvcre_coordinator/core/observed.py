@@ -87,7 +87,8 @@ class Action(StrEnum):
     REMOVE_FINALIZER = "RemoveFinalizer"
     CREATE_WORKLOAD = "CreateWorkload"
     DELETE_WORKLOAD = "DeleteWorkload"
-    END_ATTEMPT = "EndAttempt"  # what the pods seen so far did is no cause of what comes
+    END_ATTEMPT = "EndAttempt"  # whatever the pods seen so far do is no cause of what comes
+    DROP_ENDED_PODS = "DropEndedPods"  # the same of those that have ended; the living may be the next attempt's
     CREATE_BANDWIDTH_MEASUREMENT = "CreateBandwidthMeasurement"
     CREATE_GOODPUT_MEASUREMENT = "CreateGoodputMeasurement"
     REQUEST_CONFIRMATIONS = "RequestConfirmations"

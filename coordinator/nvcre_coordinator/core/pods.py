@@ -138,16 +138,16 @@ def last_attempt(pods: Iterable[PodRecord]) -> tuple[PodRecord, ...]:
     return tuple(pod for pod in known if pod.restart_attempt == last)
 
 
-def end_attempt(run: RunRecord, *, alive: Set[str], ended: Set[str]) -> RunRecord:
+def end_attempt(run: RunRecord, *, kept: Set[str], dropped: Set[str]) -> RunRecord:
     """The attempt is given up: nothing that its pods did or do from here is a cause of what the next one does.
 
-    `alive` and `ended` are the uids of the pods that the API server still has: an ended one may come by once more and
+    `kept` and `dropped` are the uids of the pods that the API server still has: a dropped one may come by once more and
     is marked, one that is gone will not and is forgotten.  The boot ids start anew with the next attempt.
     """
     pods = {
-        uid: pod if uid in alive else msgspec.structs.replace(pod, over=True)
+        uid: pod if uid in kept else msgspec.structs.replace(pod, over=True)
         for uid, pod in run.pods.items()
-        if uid in alive or uid in ended
+        if uid in kept or uid in dropped
     }
     return RunRecord(pods=pods)
 

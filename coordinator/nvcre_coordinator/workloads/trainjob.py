@@ -70,18 +70,7 @@ def read_train_job(train_job: TrainJob) -> Workload:
 
     A Failed that is False tells why nothing was started yet, such as a runtime that does not exist.
     """
-    conditions = {condition.type: condition for condition in train_job.status.conditions}
-    failed = conditions.get("Failed")
-    phase, message = WorkloadPhase.RUNNING, failed.message if failed is not None else ""
-    ended = (("Failed", WorkloadPhase.FAILED), ("Complete", WorkloadPhase.SUCCEEDED))
-    holding = [(conditions[kind], outcome) for kind, outcome in ended if kind in conditions]
-    holding = [(condition, outcome) for condition, outcome in holding if condition.status == "True"]
-    if holding:
-        phase, message = holding[0][1], holding[0][0].message
-    elif train_job.spec.suspend:
-        other = train_job.spec.managed_by not in (None, "", TRAINER_CONTROLLER)
-        manager = f" (managedBy {train_job.spec.managed_by})" if other else ""
-        phase, message = WorkloadPhase.PENDING, f"suspended; a queue such as Kueue has not admitted it{manager}"
+    phase, message = _phase(train_job)
     restart = train_job.metadata.annotations.get(names.ANNOTATION_RESTART, "0")
     return Workload(
         title=f"{TRAIN_JOBS.kind}/{train_job.metadata.name}",
@@ -90,6 +79,20 @@ def read_train_job(train_job: TrainJob) -> Workload:
         uid=train_job.metadata.uid,
         restart=int(restart) if restart.isascii() and restart.isdecimal() and len(restart) <= 9 else 0,
     )
+
+
+def _phase(train_job: TrainJob) -> tuple[WorkloadPhase, str]:
+    conditions = {condition.type: condition for condition in train_job.status.conditions}
+    for kind, phase in (("Failed", WorkloadPhase.FAILED), ("Complete", WorkloadPhase.SUCCEEDED)):
+        condition = conditions.get(kind)
+        if condition is not None and condition.status == "True":
+            return phase, condition.message
+    if train_job.spec.suspend:
+        other = train_job.spec.managed_by not in (None, "", TRAINER_CONTROLLER)
+        manager = f" (managedBy {train_job.spec.managed_by})" if other else ""
+        return WorkloadPhase.PENDING, f"suspended; a queue such as Kueue has not admitted it{manager}"
+    failed = conditions.get("Failed")
+    return WorkloadPhase.RUNNING, failed.message if failed is not None else ""
 
 
 def child_labels(job: Job) -> dict[str, str]:

@@ -151,9 +151,9 @@ class Attempts(RuleBasedStateMachine):
         assert (before.restart_count or 0) <= (status.restart_count or 0)
 
     def act(self, decision: Decision, how: str) -> None:
-        if Action.END_ATTEMPT in decision.actions:
-            living = set(self.api.living) if self.api.status.workload_ref is not None else set()
-            self.run = end_attempt(self.run, alive=living, ended=set(self.api.pods) - living)
+        if {Action.END_ATTEMPT, Action.DROP_ENDED_PODS} & set(decision.actions):
+            kept = set(self.api.living) if Action.DROP_ENDED_PODS in decision.actions else set()
+            self.run = end_attempt(self.run, kept=kept, dropped=set(self.api.pods) - kept)
         if decision.progress_reset is not None:
             self.api.measured = {"lastCheckpointStep": self.api.measured["lastCheckpointStep"]}
         if Action.DELETE_WORKLOAD in decision.actions and self.api.workload is not None:
