@@ -39,7 +39,7 @@ lint: $(STAMP)  ## ruff, mypy (strict), import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(STAMP)  ## the figures of docs/benchmarks.md
+bench: control-plane  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m pytest tests/bench -m bench -s
 
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml
