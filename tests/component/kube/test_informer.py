@@ -124,6 +124,8 @@ async def test_a_server_that_forgot_everything_is_listed_anew(tmp_path: Path):
     with api_server(tmp_path, listen=listen) as server:
         client = await KubeClient.from_kubeconfig(server.kubeconfig)
         await client.create(CONFIG_MAPS, config_map("default", "a-1", v="one"))
+        for number in range(10):  # its versions are to lie ahead of all that the next life of the server counts up to
+            await client.merge_patch(CONFIG_MAPS, "a-1", {"data": {"v": "one", "n": str(number)}}, "default")
         watching = Watching(client, "default")
         await watching.__aenter__()
     with api_server(tmp_path, listen=listen):
