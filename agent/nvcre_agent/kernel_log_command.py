@@ -194,7 +194,7 @@ def _cells(row: Row, reading: Reading) -> tuple[str, ...]:
     verdict, event = told.verdict, told.event
     hardware = "yes" if told.hardware else "no" if told.hardware is False else "unknown"
     meaning = "; ".join(part for part in (verdict.mnemonic, verdict.remark) if part) or event.message[:120]
-    who = f" [{event.process or 'pid'} {event.pid}]" if event.pid else ""
+    who = f" [first: {event.process or 'process'} {event.pid}]" if event.pid else ""
     if event.injected:
         meaning = f"test injection, does not count; {meaning}"
     elif told.duplicate_of_line is not None:

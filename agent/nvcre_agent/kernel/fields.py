@@ -111,8 +111,10 @@ class FieldBlock:
         self.complete = False
         self._json = line.strip() in self._OPENS
         self._binary_key = ""
-        self._binary: list[str] = []
-        self._binary_left: int | None = None
+        self._binary = ""
+        self._binary_left: int | None = None  # bytes of the value that are still to come; None: its length is not known
+        self._binary_number = 0
+        self._pending = ""
         if (head := self._HEAD.match(line)) is not None:
             self._fields["timestamp"] = head[1]
         else:
@@ -146,10 +148,11 @@ class FieldBlock:
             self.complete = True
             return True
         if self._BINARY.fullmatch(line) is not None:
-            self._binary_key, self._binary, self._binary_left = line, [], None
+            self._binary_key, self._binary, self._binary_left = line, "", None
             return True
         if line.startswith("        ") and "MESSAGE" in self._fields:  # verbose, a message of several lines
-            self._keep(self.number, "MESSAGE", f"{self._fields['MESSAGE']}\n{line.strip()}")
+            if len(self._fields["MESSAGE"]) < MAX_TEXT:
+                self._keep(self.number, "MESSAGE", f"{self._fields['MESSAGE']}\n{line.strip()}")
             return True
         self.complete = True
         return False
@@ -173,21 +176,20 @@ class FieldBlock:
 
     def _feed_binary(self, number: int, raw: str) -> None:
         """KEY, then eight bytes of length (least first), the value, and a newline, whatever the value contains."""
+        part = self._pending + raw + "\n"
         if self._binary_left is None:
-            if not raw:  # the length's first byte was a newline itself
-                self._binary_left, self._binary = -1, []
+            self._pending = part
+            if len(part) <= 8:  # a newline among the bytes of the length
                 return
-            self._binary_left = _length(raw[:2])
-            raw = raw[8:]
-            self.number = number if self._binary_key == "MESSAGE" else self.number
-        elif self._binary_left == -1:
-            self._binary_left = _length("\n" + raw[:1])
-            raw = raw[7:]
-            self.number = number if self._binary_key == "MESSAGE" else self.number
-        self._binary.append(raw)
-        self._binary_left -= len(raw.encode("utf-8", "surrogateescape")) + 1
-        if self._binary_left < 0:
-            self._keep(self.number, self._binary_key, "\n".join(self._binary))
+            self._binary_left = 1 + sum((ord(one) & 0xFF) << (8 * at) for at, one in enumerate(part[:8]))
+            part = part[8:]
+            self._binary_number = number
+        self._pending = ""
+        self._binary_left -= len(part.encode("utf-8", "surrogateescape"))
+        if len(self._binary) < MAX_TEXT:
+            self._binary += part
+        if self._binary_left <= 0:
+            self._keep(self._binary_number, self._binary_key, self._binary.removesuffix("\n"))
             self._binary_key = ""
 
     def _keep(self, number: int, key: str, value: object) -> None:
@@ -196,7 +198,3 @@ class FieldBlock:
         if key in _TEXT_KEYS:
             self.number = number
         self._fields[key] = replaced(value[:MAX_TEXT]) if isinstance(value, str) else value
-
-
-def _length(two: str) -> int:
-    return min(sum((ord(one) & 0xFF) << (8 * at) for at, one in enumerate(two)), MAX_TEXT)

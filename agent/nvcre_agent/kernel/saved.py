@@ -24,6 +24,7 @@ MAX_GLUED = 16
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$", re.DOTALL)
 # Consoles lose line ends: the next line of the kernel inside one of the driver's.
 _GLUED = re.compile(r"(?=\[ {0,16}\d{1,12}\.\d{6}\] (?:NVRM|nvidia-nvswitch\d{1,3}): )")
+_RECORD = re.compile(r"\d{1,4},\d{1,20},\d")  # of /dev/kmsg
 # A file that was cut at its head begins inside a prefix.
 _CUT_HEAD = re.compile(r"[^\[\"'=]{0,64}?(?:\d\] |kernel: (?:\[ {0,16}\d{1,12}\.\d{1,9}\] )?)")
 
@@ -44,7 +45,6 @@ class Entry:
 class Counts:
     lines: int = 0
     kernel: int = 0
-    bare: int = 0
     other_programs: int = 0
     blank: int = 0
     fields: int = 0  # lines that are fields, tags or brackets of an entry
@@ -111,21 +111,20 @@ class SavedLog:
             self.counts.fields += 1  # KEY=VALUE tags of a /dev/kmsg record
             return
         said = unwrap(line)
-        if said.text.startswith(DRIVER) and _GLUED.search(said.text) is not None:
+        if said.writer is Writer.KERNEL and said.text.startswith(DRIVER) and _GLUED.search(said.text) is not None:
             first, *others = _GLUED.split(said.text, MAX_GLUED)
             yield self._counted(number, replace(said, text=first))
             for other in others:
                 yield self._counted(number, unwrap(other))
         elif said.writer is not Writer.NOBODY_SAYS:
-            self._after_kmsg = line[0].isdigit() and ";" in line[:300] and line[:4].rstrip(";").find(",") > 0
+            self._after_kmsg = _RECORD.match(line) is not None
             yield self._counted(number, said)
         elif number == 1 and (cut := _CUT_HEAD.match(line)) is not None:
-            yield self._counted(number, Line(Writer.KERNEL, line[cut.end() :]))
+            self.counts.kernel += 1
+            yield Entry(number, Writer.KERNEL, line[cut.end() :])
         elif self._structured:
-            self.counts.bare += 1
             yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), continues=True)
         else:
-            self.counts.bare += 1
             yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), said.stamp)
 
     def _end_of_block(self) -> Iterator[Entry]:

@@ -91,9 +91,9 @@ SHAPES = [
         quoted=2,
     ),
     Case(
-        "journalctl -o export: plain and binary fields",
-        export(XID, "stdout") + export(LOST) + export(XID),
-        [(9, *DROP), (16, "xid 79", "0000:3b:00", True)],
+        "journalctl -o export: plain and binary fields, one with a newline (0x0a) in its length",
+        export(XID, "stdout") + export(LOST) + export(XID) + export(f"NVRM: {'x' * (259 - len(XID))}\n{XID}"),
+        [(9, *DROP), (16, "xid 79", "0000:3b:00", True), (23, "xid 79", "0000:3b:00", True)],
         True,
         quoted=1,
     ),
@@ -167,10 +167,10 @@ SHAPES = [
     Case(
         "a console that lost a line end",
         f"[200.100000] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fa[  200.200000] {XID}\n"
-        f"[1.0] a: [  2.000000] {XID}\n",
+        f"[1.0] a: [  2.000000] {XID}\nFeb  1 00:00:00 n app: NVRM: I say [  2.000000] {XID}\n",
         [(1, "xid 79", "0000:3b:00", True), (1, "xid 79", "0000:3b:00", True)],
         True,
-        quoted=1,
+        quoted=2,
     ),
     Case(
         "a user's line break does not make a line of the kernel's",
