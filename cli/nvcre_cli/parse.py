@@ -18,8 +18,8 @@ from nvcre_local.cluster_objects import log_profiles
 from nvcre_logs import nccl_document, training_document
 from nvcre_logs.nccl_log import NcclLog, NcclTest, Side
 from nvcre_logs.patterns import LogProfileError
-from nvcre_logs.profile import LogProfileSpec
-from nvcre_logs.saved_log import LOG_FORMAT, Measured, NamedProfile, guess, measure
+from nvcre_logs.profile import LOG_FORMAT, LogProfileSpec
+from nvcre_logs.saved_log import Measured, NamedProfile, guess, measure
 from nvcre_logs.training_document import TrainingLog
 from rich.console import Console
 from rich.table import Table

@@ -14,9 +14,10 @@ memory is bounded whatever comes in.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from nvcre_logs.lines import LineFeed, unwrap
-from nvcre_logs.nccl_log import COLLECTIVES, Device, NcclLog
+from nvcre_logs.nccl_log import COLLECTIVES, Device, NcclLog, Row
 from nvcre_logs.nccl_row import layout_of
 from nvcre_logs.nccl_tables import Tables
 
@@ -51,26 +52,29 @@ _NO_GPU = re.compile(r"no CUDA-capable device|invalid device ordinal")
 
 
 class NcclOutputParser:
-    def __init__(self) -> None:
+    """`on_row` hears of every row as it is finished, also of those that are too many to keep."""
+
+    def __init__(self, on_row: Callable[[Row], None] | None = None) -> None:
         self._lines = LineFeed()
-        self._tables = Tables()
+        self._tables = Tables(on_row)
         self._undecodable = 0
         self._last_words = ""
 
     def feed(self, chunk: bytes) -> None:
-        self._read(self._lines.feed(chunk))
+        self.read(self._lines.feed(chunk))
 
     def finish(self) -> NcclLog:
-        self._read(self._lines.finish())
+        self.read(self._lines.finish())
         return NcclLog(self._tables.finish(), self._lines.skipped_lines, self._undecodable, self._last_words)
 
-    def _read(self, block: bytes) -> None:
-        if not block:
-            return
-        text = block[:-1].decode(errors="replace")
-        whole = "\ufffd" not in text
-        for line in text.split("\n"):
-            if not whole and "\ufffd" in line:
+    def read(self, block: bytes) -> None:
+        """Whole lines, as LineFeed cuts them."""
+        for raw in block.split(b"\n"):
+            # Most of a log with NCCL_DEBUG=INFO; a row that such a line tore begins with a blank or a number.
+            if not raw or (b" NCCL INFO " in raw and raw[:1].isalpha()):
+                continue
+            line = raw.decode(errors="replace")
+            if "\ufffd" in line:
                 self._undecodable += 1
             self._line(line)
 

@@ -40,7 +40,8 @@ class _Stream:
 
 
 class Tables:
-    def __init__(self) -> None:
+    def __init__(self, on_row: Callable[[Row], None] | None = None) -> None:
+        self._on_row = on_row
         self._tests: list[NcclTest] = []
         self._streams: dict[tuple[str, int | None], _Stream] = {}
         self._pod: str = ""
@@ -168,6 +169,8 @@ class Tables:
     def _add(self, stream: _Stream, row: Row) -> None:
         test = self._next_table(stream, row.size_bytes)
         stream.begun = True
+        if self._on_row is not None:
+            self._on_row(row)
         if len(test.rows) < MAX_ROWS:
             test.rows.append(row)
         else:

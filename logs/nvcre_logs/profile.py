@@ -7,6 +7,10 @@ from typing import Annotated
 
 import msgspec
 
+LOG_FORMAT = "nvcre.nvidia.com/log-format"
+"""Annotation of a LogProfile: the program whose log it reads.  nccl-tests selects the reader of its tables."""
+NCCL_TESTS = "nccl-tests"
+
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 

@@ -13,13 +13,9 @@ from nvcre_logs.nccl_log import NcclLog
 from nvcre_logs.nccl_output import NcclOutputParser
 from nvcre_logs.nccl_report import read_report
 from nvcre_logs.patterns import LogProfileError
-from nvcre_logs.profile import LogProfileSpec
+from nvcre_logs.profile import LOG_FORMAT, NCCL_TESTS, LogProfileSpec
 from nvcre_logs.training import TrainingReader, compile_training, of_one_rank
 from nvcre_logs.training_document import Marker, TrainingLog, markers
-
-LOG_FORMAT = "nvcre.nvidia.com/log-format"
-"""Annotation of a LogProfile: the program whose log it reads.  nccl-tests selects the reader of its tables."""
-NCCL_TESTS = "nccl-tests"
 
 
 @dataclass(frozen=True, slots=True)

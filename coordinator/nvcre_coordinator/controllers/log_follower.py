@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_logs.lines import LineFeed, split_prefixes
+from nvcre_logs.nccl_log import Row
+from nvcre_logs.nccl_output import NcclOutputParser
 
-from nvcre_coordinator.core.bandwidth import BandwidthTable
-from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows
+from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable
+from nvcre_coordinator.core.log_profile import MAX_INT64, CompiledProfile, bandwidth_rows
 from nvcre_coordinator.core.measurement_lifecycle import LogRead
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,12 @@ class LogSums:
     feed: LineFeed = field(default_factory=LineFeed)
     transport: set[str] = field(default_factory=set)
     rows: int = 0
+    _found: list[Row] = field(default_factory=list)
+    _tables: NcclOutputParser | None = None
+
+    def __post_init__(self) -> None:
+        if self.profile.reads_tables:
+            self._tables = NcclOutputParser(self._found.append)
 
     async def take(self, chunks: AsyncIterator[bytes]) -> None:
         async for chunk in chunks:
@@ -45,18 +53,30 @@ class LogSums:
         if not block:
             return
         if len(block) > IN_THREAD_BYTES:
-            await asyncio.to_thread(self._scan, block)
+            await asyncio.to_thread(self.scan, block)
         else:
-            self._scan(block)
+            self.scan(block)
 
-    def _scan(self, block: bytes) -> None:
-        block = split_prefixes(block)
-        self.rows += self.table.add(bandwidth_rows(self.profile.bandwidth, block))
+    def scan(self, block: bytes) -> None:
+        """Whole lines."""
+        self.rows += self.table.add(self._rows(block))
         if self.profile.transport is None:
             return
         for (name,) in self.profile.transport.scan(block):
             if name and len(self.transport) < MAX_TRANSPORTS:
                 self.transport.add(name[:256].decode(errors="replace").strip())
+
+    def _rows(self, block: bytes) -> list[BandwidthRow]:
+        if self._tables is None:
+            return bandwidth_rows(self.profile.bandwidth, split_prefixes(block))
+        self._tables.read(block)
+        rows = [
+            BandwidthRow(row.size_bytes, row.out_of_place.algbw_gbps, row.out_of_place.busbw_gbps)
+            for row in self._found
+            if row.size_bytes <= MAX_INT64
+        ]
+        self._found.clear()
+        return rows
 
     def read(self) -> LogRead:
         return LogRead(

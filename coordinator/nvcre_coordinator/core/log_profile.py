@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
+from nvcre_logs.profile import LOG_FORMAT, NCCL_TESTS
 
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.core.bandwidth import BandwidthRow
@@ -23,6 +24,7 @@ class CompiledProfile:
     timestamp: GoTimeParser
     bandwidth: LinePattern
     transport: LinePattern | None
+    reads_tables: bool  # of nccl-tests, by their own reader; `bandwidth` is for the logs of other programs
 
 
 def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
@@ -45,6 +47,7 @@ def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
         transport=None
         if transport is None
         else compile_pattern(transport, "spec.patterns.networkTransport", ("transport",)),
+        reads_tables=profile.metadata.annotations.get(LOG_FORMAT) == NCCL_TESTS,
     )
 
 

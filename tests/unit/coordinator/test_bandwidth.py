@@ -1,6 +1,7 @@
 """Bandwidth rows of real and crippled nccl-tests logs, read through the built-in profile."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.meta import from_json
+from nvcre_coordinator.controllers.log_follower import LogSums
 from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable, peak
 from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows, compile_bandwidth_profile
 from nvcre_logs.lines import LineFeed, split_prefixes
@@ -118,3 +120,27 @@ def test_a_row_with_impossible_figures_is_none_and_spoils_no_other(figure: str) 
     table.add(rows)
     (result,) = table.results()
     assert (result.alg_bw, result.bus_bw, result.samples) == ("24.56", "42.97", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        (b"[1,0]<stdout>:" + ROW, 1),
+        (b"2026-12-01T05:00:00.1-07:00 [1,0]<stdout>:" + ROW, 1),
+        (ROW.replace(b"    42.78", b"n1:7:8 [0] NCCL INFO x\n    42.78"), 1),
+        (ROW.replace(b"   24.56   42.97", b"     nan     nan"), 0),
+    ],
+)
+def test_the_built_in_profile_has_its_tables_read_and_not_only_rows_at_the_beginning_of_a_line(
+    line: bytes, rows: int
+) -> None:
+    sums = LogSums(PROFILE)
+    heading = b"# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+    sums.scan(heading + line)
+    assert (sums.rows, len(sums.table.results())) == (rows, rows)
+
+
+def test_a_profile_of_ones_own_is_applied_as_it_is_written() -> None:
+    sums = LogSums(replace(PROFILE, reads_tables=False))
+    sums.scan(b"2026-12-01T05:00:00.1-07:00 " + ROW + b"[1,0]<stdout>:" + ROW)
+    assert sums.rows == 1

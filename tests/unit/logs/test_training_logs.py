@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nvcre_logs import saved_log
-from nvcre_logs.profile import LogProfileSpec
-from nvcre_logs.saved_log import LOG_FORMAT, NamedProfile, guess
+from nvcre_logs.profile import LOG_FORMAT, LogProfileSpec
+from nvcre_logs.saved_log import NamedProfile, guess
 from nvcre_logs.training_document import TrainingLog, document
 
 ROOT = Path(__file__).parents[3]
