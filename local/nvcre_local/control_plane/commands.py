@@ -200,7 +200,11 @@ def jobset_config(ports: ControllerPorts) -> str:
 
 
 def trainer_config(ports: ControllerPorts) -> str:
-    more: JsonObject = {"certManagement": {"enable": False}, "statusServer": {"port": ports.status}}
+    more: JsonObject = {
+        "certManagement": {"enable": False},
+        "statusServer": {"port": ports.status},
+        "controller": {"groupKindConcurrency": {"TrainJob.trainer.kubeflow.org": 5}},  # as it is installed; else 1
+    }
     return _yaml("config.trainer.kubeflow.org/v1alpha1", ports, more)
 
 
