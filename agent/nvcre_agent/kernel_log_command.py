@@ -149,6 +149,9 @@ def _table(reading: Reading, counts: Counts) -> Iterable[str]:
         yield f"{address}: the driver still asks for recovery action 0x{action:x} (Xid 154)"
     for meaning, listed in reading.notes.items():
         yield f"also: {meaning} ({_lines(listed)})"
+    unknown = sorted({row.first.event.code for row in rows if row.first.event.code and _is_unknown(row.first.event)})
+    if unknown:
+        yield f"warning: Xid {', '.join(map(str, unknown[:MAX_PRINTED]))}: in no catalogue known here; accuses nobody"
     if reading.unread.count:
         yield f"warning: Xid lines that could not be read, cut off or of a new form ({_lines(reading.unread)})"
     if reading.quoted.count:
@@ -170,10 +173,10 @@ def _verdict(reading: Reading, counts: Counts) -> str:
     if worst is None or worst.first.hardware is not True:
         return "NODE SUSPECT: no hardware event, but the driver could not start a GPU or asks for a recovery"
     told = worst.first
-    return (
-        f"HARDWARE SUSPECT: {_device(worst, reading)}: {_what(told.event)}"
-        f"{_spaced(told.verdict.mnemonic)}: {told.verdict.remedy}"
-    )
+    others = len({row.address for row in reading.rows.values() if row.first.hardware is True} - {worst.address})
+    also = f" (and {others} other device{'' if others == 1 else 's'} below)" if others else ""
+    what = f"{_what(told.event)} {told.verdict.mnemonic}".rstrip()
+    return _safe(f"HARDWARE SUSPECT: {_device(worst, reading)}: {what}: {told.verdict.remedy}{also}")
 
 
 def _columns(rows: Sequence[Row], reading: Reading) -> Iterator[str]:
@@ -238,6 +241,10 @@ def _what(event: KernelEvent) -> str:
             return _KIND_WORDS[kind]
 
 
+def _is_unknown(event: KernelEvent) -> bool:
+    return event.kind is KernelEventKind.XID and event.code not in catalogue.catalogue().xid
+
+
 def _span(first: Stamp | None, last: Stamp | None) -> str:
     if first is None:
         return "-"
@@ -272,10 +279,6 @@ def _events(count: int, word: str) -> str:
 def _lines(listed: Listed) -> str:
     more = ", ..." if listed.count > len(listed.lines) else ""
     return f"{listed.count}x, line {', '.join(map(str, listed.lines))}{more}"
-
-
-def _spaced(text: str) -> str:
-    return f" {text}" if text else ""
 
 
 def _safe(text: str) -> str:

@@ -58,6 +58,15 @@ def test_a_program_reads_json_and_nothing_else_on_stdout(tmp_path: Path) -> None
     assert "2 lines read" in err
 
 
+def test_an_unknown_xid_is_a_warning_and_two_gpus_are_named() -> None:
+    code, out, _ = kernel_log("-", stdin=b"[1.0] NVRM: Xid (PCI:0000:3b:00): 185, x\n")
+    assert code == 0
+    assert "warning: Xid 185: in no catalogue known here; accuses nobody" in out
+    code, out, _ = kernel_log("-", stdin=(XID_79 + XID_79.replace("3b", "3c")).encode())
+    assert code == 1
+    assert out.splitlines()[0].endswith("power cycle the node (and 1 other device below)")
+
+
 def test_an_application_s_fault_is_no_fault_of_the_node() -> None:
     code, out, _ = kernel_log("-", stdin=APPLICATION.encode())
     assert code == 0
