@@ -6,32 +6,50 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+from nvcre_local.control_plane.projects import KUBERNETES, read
 
 from .place import Place
 from .servers import Server
 from .starting import start_embedded, start_kubelets, start_real
 
-
-@pytest.fixture(scope="session")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with contextlib.ExitStack() as stack:
-        yield start_embedded(tmp_path_factory.mktemp("embedded"), stack)
+EMBEDDED = "embedded"
+VERSIONS = [project.version for project in read()[KUBERNETES]]
+"""Of kube-apiserver, the usual one first."""
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """From EMBEDDED or a version to its server, which lives as long as the test run."""
     with contextlib.ExitStack() as stack:
-        yield start_real(tmp_path_factory.mktemp("real"), stack)
+
+        @cache
+        def start(which: str) -> Server:
+            folder = tmp_path_factory.mktemp(which)
+            return start_embedded(folder, stack) if which == EMBEDDED else start_real(which, folder, stack)
+
+        yield start
 
 
-@pytest.fixture(scope="session", params=["embedded", pytest.param("real", marks=pytest.mark.cluster)])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
+@pytest.fixture(
+    scope="session", params=[EMBEDDED, *(pytest.param(version, marks=pytest.mark.cluster) for version in VERSIONS)]
+)
+def server(started: Callable[[str], Server], request: pytest.FixtureRequest) -> Server:
+    return started(request.param)
+
+
+@pytest.fixture(scope="session")
+def embedded(started: Callable[[str], Server]) -> Server:
+    return started(EMBEDDED)
+
+
+@pytest.fixture(scope="session")
+def real(started: Callable[[str], Server]) -> Server:
+    return started(VERSIONS[0])
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 JsonObject = dict[str, Any]
 JSON = "application/json"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import yaml
+from cluster.processes import die_with_parent
 from nvcre_local.apiserver.storage import SNAPSHOTS
 from nvcre_local.cluster_objects import Identity, kubeconfig
 from nvcre_local.control_plane import commands, identities
@@ -62,8 +63,9 @@ def _begin_many_lists(server: Server) -> None:
         server.request("GET", "/api/v1/namespaces", query={"limit": 1}).expect(200)
 
 
-def start_real(folder: Path, stack: contextlib.ExitStack) -> Server:
-    projects = select(read())
+def start_real(version: str, folder: Path, stack: contextlib.ExitStack) -> Server:
+    """`version` is one of Kubernetes' in versions.yaml."""
+    projects = select(read(), version)
     cache = Cache.of()
     etcd, api, manager = (
         cache.program(projects[project], name)
@@ -94,7 +96,7 @@ def start_real(folder: Path, stack: contextlib.ExitStack) -> Server:
     access = folder / "admin.kubeconfig"
     access.write_text(kubeconfig(url, admin, ca=files.authority))
     flags = ("--kubelet-client-ca", str(files.authority))
-    server = Server("kube-apiserver", url, admin.token, files.authority, access, flags)
+    server = Server(version, url, admin.token, files.authority, access, flags)
     server.forget = partial(_compact, server, client, files)
     wait_for("kube-apiserver to be ready", lambda: _is_ready(server))
     _install_crds(server)
@@ -156,7 +158,13 @@ def start_kubelets(server: Server, folder: Path, stack: contextlib.ExitStack) ->
         *(word for node in NODES for word in ("--node", node)),
     ]
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=clean_environment())
+        process = subprocess.Popen(
+            command,
+            stdout=output,
+            stderr=output,
+            env=clean_environment(),
+            preexec_fn=die_with_parent,  # noqa: PLW1509  (no threads)
+        )
     stack.callback(end, process)
     wait_for_file(ready, process, log)
 
@@ -167,6 +175,7 @@ def _run(command: Command, stack: contextlib.ExitStack) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **command.environment},
+        preexec_fn=die_with_parent,  # noqa: PLW1509  (no threads)
     )
     stack.callback(end, process)
 

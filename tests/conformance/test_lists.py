@@ -74,7 +74,7 @@ def test_the_token_of_a_time_that_is_forgotten_is_gone(place: Place) -> None:
 
 
 def test_a_version_that_is_not_there_yet_is_not_awaited_for_ever(place: Place) -> None:
-    answer = place.get("configmaps", resourceVersion="999999999", resourceVersionMatch="NotOlderThan")
+    answer = place.get("configmaps", resourceVersion=10**17, resourceVersionMatch="NotOlderThan")
     assert answer.refusal == (504, "Timeout")
     assert "Too large resource version" in answer.body["message"]
 

@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
@@ -93,7 +94,7 @@ class ApiServer:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self.store = Store()
+        self.store = Store(first_version=int(datetime.now(UTC).timestamp() * 1000))
         self.registry = Registry(BUILTIN)
         self.operations = Operations(self.store, self.registry)
         self.garbage = GarbageCollector(self.operations)

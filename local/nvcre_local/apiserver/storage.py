@@ -153,8 +153,10 @@ class Store:
         history: int = HISTORY_PER_COLLECTION,
         pending: int = PENDING_PER_WATCHER,
         snapshots: int = SNAPSHOTS,
+        first_version: int = 1,
     ) -> None:
-        self.version = 1
+        """`first_version`: above all of an earlier life of the server, or its clients would resume in the wrong one."""
+        self.version = first_version
         self.listeners: list[Callable[[Change], None]] = []
         self._history = history
         self._pending = pending

@@ -2,8 +2,7 @@
 API server, and by a real kube-apiserver.
 
 The rules are those of the Job page and of DESIGN section 4. A refusal is expected with reason, field and a part of the
-message; the judges must agree in every word (but one: in an update of the status a real server's messages count from
-there, "conditions[0].reason in body ...", the embedded one's from the root).
+message; the judges must agree in every word.
 """
 
 from typing import Any
@@ -45,7 +44,7 @@ def test_a_server_agrees_in_every_word(engine: Engine, server_judge: ServerJudge
 def body(verdict: dict[str, Any] | Refused) -> Any:
     """What the judges can agree on: the server alone fills in metadata."""
     if isinstance(verdict, Refused):
-        return [(reason, field, message.replace(": status.", ": ")) for reason, field, message in verdict.causes]
+        return verdict.causes
     return {key: verdict.get(key) for key in ("spec", "status")}
 
 
