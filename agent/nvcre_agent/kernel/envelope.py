@@ -6,7 +6,7 @@ formats, syslog of both RFCs, raw /dev/kmsg, kubectl, pdsh, serial consoles).
 
 The kernel is believed to have written a line only when a layer says so: facility 0, the tag `kernel`, or the time that
 dmesg prints. Another facility, another program's tag or a container's stream mean that somebody else wrote it, whatever
-the text is. A line without any layer is bare; whether that is to be believed depends on the file (saved.py).
+the text is. A line without such a layer is bare; whether that is to be believed depends on the file (saved.py).
 """
 
 import re
@@ -241,8 +241,8 @@ class _Peeled:
         elif tag is not None and tag[4] is not None:
             self._tag(tag)
         elif looks_like_kernel(rest):
-            # syslog without year has a host and a tag here, so this is the tag that `logger -t NVRM` chose
-            self._keep(0, Writer.PROCESS if stamp.clock is Clock.YEARLESS else Writer.KERNEL, None)
+            # Syslog has a host and a tag here, so it is the tag that `logger -t NVRM` chose. ISO times are anybody's.
+            self._keep(0, Writer.PROCESS if stamp.clock is Clock.YEARLESS else None, None)
         elif tag is not None:
             self._tag(tag)
         elif (host := _HOST_UPTIME.match(rest)) is not None:

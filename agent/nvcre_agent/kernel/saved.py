@@ -3,8 +3,9 @@
 One pass, one line in memory, so the size of the file does not matter. Lines end at CRLF, LF or CR and are counted from
 1. What is no entry of the kernel is counted by reason and never silently dropped.
 
-A bare line (no time, no tag) is the kernel's in a file that has nothing but bare lines (journalctl -o cat, dmesg -t).
-In any other file it is the rest of the entry before it, which is how every tool prints an entry of several lines.
+A bare line (nothing says who wrote it) is the kernel's in a file that has nothing but bare lines (journalctl -o cat,
+dmesg -t). In any other file it is the rest of the entry before it, which is how every tool prints an entry of several
+lines; with a time of its own it is a container's.
 """
 
 import gzip
@@ -122,10 +123,12 @@ class SavedLog:
         elif number == 1 and (cut := _CUT_HEAD.match(line)) is not None:
             self.counts.kernel += 1
             yield Entry(number, Writer.KERNEL, line[cut.end() :])
-        elif self._structured:
+        elif not self._structured:
+            yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), said.stamp)
+        elif said.stamp is None:
             yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), continues=True)
         else:
-            yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), said.stamp)
+            yield self._counted(number, replace(said, writer=Writer.PROCESS))
 
     def _end_of_block(self) -> Iterator[Entry]:
         block, self._block = self._block, None

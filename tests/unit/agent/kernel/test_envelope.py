@@ -52,6 +52,7 @@ PREFIXES = {
     "a host called nvidia-3": "2026-05-05 05:05:05 nvidia-3 kernel: ",
     "cut at its head": "11791] ",
     "cut in its head's tag": "0:00 n101 kernel: [  200.011791] ",
+    "kubectl logs --timestamps of dmesg -t": "2026-05-05T05:05:05.123456789Z ",
     "nothing (journalctl -o cat, dmesg -t)": "",
 }
 
@@ -83,6 +84,7 @@ FORGED_PREFIXES = {
     "sudo": "Feb  1 00:00:00 n101 sudo:     root : COMMAND=/bin/grep ",
     "a container's output": "2026-05-05T05:05:05.123456789Z stdout F ",
     "a container's output with a time of its own": "2026-05-05T05:05:05.123456789Z stdout F 12:00:01 ",
+    "kubectl logs --timestamps": "2026-05-05T05:05:05.123456789Z ",
     "containerd": "Feb  1 00:00:00 n101 containerd[1]: time=x msg=",
     "a quote": '[  200.0] systemd[1]: Started "',
 }
