@@ -124,13 +124,13 @@ def _running(seen: Observed, workload: Workload, stamp: Stamp) -> Decision:
     if seen.unschedulable is not None:
         return _scheduling_blocked(seen, workload, seen.unschedulable, stamp)
     status = scheduling_block.resumed(seen.job.status, stamp.now)
+    if status.workload_start_time is None:
+        status = msgspec.structs.replace(status, workload_start_time=second(stamp.now))
     job = msgspec.structs.replace(seen.job, status=status)
     clock = stall.clock(job, next(iter(seen.goodputs), None))
     if clock is not None and clock.stalled(stamp.now):
         message = f"Workload {workload.title} stalled: {clock.sentence(stamp.now)}"
         return _failed(replace(seen, job=job), Reason.WORKLOAD_STALLED, message, stamp)
-    if status.workload_start_time is None:
-        status = msgspec.structs.replace(status, workload_start_time=second(stamp.now))
     status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING, _running_text(workload), stamp)
     return Decision(status, requeue_after=SAFETY_NET if clock is None else _no_later_than(clock.left_s(stamp.now)))
 

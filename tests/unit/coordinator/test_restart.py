@@ -205,6 +205,10 @@ def test_a_preempted_workload_is_pending_again_and_forgets_its_clocks(build: Any
     held = decide(Observed(build.then(job, decision), workload=pending), build.at(601))
     assert held.actions == (Action.DROP_ENDED_PODS,)  # a living pod may be of an admission that we do not know of yet
 
+    stale = build.goodput("5s", applicationStartTime=0, startTime=0)  # the reset is not in our cache yet
+    early = decide(Observed(build.then(job, decision), workload=build.workload(), goodputs=(stale,)), build.at(9000))
+    assert conditions(early.status)["InProgress"] == ("True", "WorkloadRunning")
+
     again = decide(
         Observed(build.then(job, decision), workload=build.workload(), goodputs=(build.goodput("5s"),)), build.at(9000)
     )
