@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,8 @@ class ApiServer:
     stop: Callable[[], Awaitable[None]]
     usable: Callable[[KubeClient, str], Awaitable[None]]
     """Returns once Pods are admitted to a namespace."""
+    watch: Callable[[KubeClient], Coroutine[Any, Any, None]] | None = None
+    """Raises when it is lost; None where it is a child of ours, whose end is noticed anyway."""
 
 
 async def embedded(children: Children, directory: Path, *, listen: str) -> ApiServer:
@@ -129,7 +131,8 @@ async def attached(ready_file: Path, directory: Path, *, say: Say) -> ApiServer:
         async with await KubeClient.from_kubeconfig(attachment.served.kubeconfig) as client:
             await _install(client)
             await attachment.begin(client)
-            return await _on(attachment.served, client, directory, stop=stop)
+            server = await _on(attachment.served, client, directory, stop=stop)
+            return replace(server, watch=attachment.watch)
     except BaseException:
         attachment.release()
         raise

@@ -2,7 +2,7 @@
 
 CRDs, Nodes and NodeHealths belong to the whole control plane, so it serves one cluster at a time: whoever holds the
 lock on its ready file. What a cluster makes there is removed when it ends; what one left that was killed, before the
-next begins. CRDs, rights and LogProfiles stay.
+next begins. CRDs, rights, LogProfiles and namespaces stay.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from nvcre_kube.resources import (
     BANDWIDTH_MEASUREMENTS,
     GOODPUT_MEASUREMENTS,
     JOBS,
+    NAMESPACES,
     NODE_HEALTHS,
     NODES,
     PODS,
@@ -76,6 +77,22 @@ class Attachment:
                 f"control plane: {HOW_TO_START}"
             )
         await sweep(client)
+
+    async def watch(self, client: KubeClient, *, every_s: float = 5.0, patience_s: float = 120.0) -> None:
+        """For ever: its processes are not ours to watch. Raises CannotAttach when it has not answered for so long."""
+        loop = asyncio.get_running_loop()
+        answered = loop.time()
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await client.get(NAMESPACES, SYSTEM_NAMESPACE)
+                answered = loop.time()
+            except (ApiError, *CONNECTION_ERRORS) as error:
+                if loop.time() - answered > patience_s:
+                    why = str(error) or type(error).__name__
+                    raise CannotAttach(
+                        f"the control plane has ended, or hangs: no answer for {patience_s:.0f} s ({why})"
+                    ) from None
 
     async def end(self, say: Callable[[str], None]) -> None:
         """When no process of ours runs any more: removes what the cluster made, and lets the next one begin."""

@@ -158,6 +158,8 @@ class LocalCluster:
     async def _up(self) -> None:
         server = self._server = await self._start_api_server()
         self.client = await KubeClient.from_kubeconfig(self.kubeconfig)
+        if server.watch is not None:
+            self._tasks.add(asyncio.create_task(server.watch(self.client)))
         await self._create_objects()
         await asyncio.gather(*(server.usable(self.client, name) for name in self._plan.namespaces))
         self._step(f"API server at {server.url}")

@@ -112,11 +112,6 @@ class Jobs:
             JOBS, {"apiVersion": JOBS.api_version, "kind": "Job", "metadata": metadata, "spec": whole}
         )
 
-    async def create_train_job(self, name: str) -> None:
-        """As a person would, without a Job."""
-        body = {"apiVersion": TRAIN_JOBS.api_version, "kind": "TrainJob", "spec": {"runtimeRef": RUNTIME_REF}}
-        await self._client.create(TRAIN_JOBS, {**body, "metadata": {"name": name, "namespace": self._namespace}})
-
     async def get(self, name: str) -> JsonObject:
         return await self._client.get(JOBS, name, self._namespace)
 
@@ -168,6 +163,12 @@ class Jobs:
 
         await self.api.until(running)
         return status
+
+    async def until_without_pods(self, name: str) -> None:
+        async def without() -> bool:
+            return not await self.pods(name)
+
+        await self.api.until(without)
 
     async def pods(self, job: str) -> list[JsonObject]:
         """Launchers included, by name."""

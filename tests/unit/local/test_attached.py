@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from nvcre_kube.client import KubeClient
 from nvcre_local.api_servers import CannotAttach
 from nvcre_local.attached import Attachment
 
@@ -28,6 +29,17 @@ def test_one_cluster_at_a_time_has_it(ready_file: Path) -> None:
         Attachment.of(ready_file)
     first.release()
     Attachment.of(ready_file).release()
+
+
+async def test_one_that_answers_no_more_ends_the_run(ready_file: Path) -> None:
+    attachment = Attachment.of(ready_file)
+    nobody = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"
+    nobody += "users: [{name: u, user: {}}]\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+    attachment.served.kubeconfig.write_text(nobody)
+    async with await KubeClient.from_kubeconfig(attachment.served.kubeconfig) as client:
+        with pytest.raises(CannotAttach, match="no answer for"):
+            await attachment.watch(client, every_s=0, patience_s=0)
+    attachment.release()
 
 
 def test_one_that_has_ended_is_not_waited_for(ready_file: Path) -> None:
