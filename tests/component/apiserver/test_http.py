@@ -59,6 +59,14 @@ async def test_what_it_does_not_take_is_refused_with_a_status(
     assert found["message"]
 
 
+async def test_server_side_apply_is_refused_with_the_way_out(api: aiohttp.ClientSession) -> None:
+    headers = {"Content-Type": "application/apply-patch+yaml"}
+    async with api.patch(f"{PODS}/p?fieldManager=kubectl", headers=headers, data=b"a: b") as answer:
+        said = (await answer.json())["message"]
+    assert "use kubectl apply without --server-side" in said
+    assert "--control-plane real" in said
+
+
 async def test_a_version_nobody_knows_any_more_is_gone(api: aiohttp.ClientSession) -> None:
     async with api.get(CONFIGMAPS, params={"watch": "1", "resourceVersion": "99999999"}) as watch:
         kind, status = await line(watch)
