@@ -15,7 +15,7 @@ UNMEASURED = frozenset({GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME})
 
 _FIELDS = {
     "stallMultiplier": "stalls are seen only where something else fills the status of a GoodputMeasurement of the Job",
-    "checkpoint": "a workload is restarted only where something else sets lastCheckpointStep in such a status",
+    "checkpoint": "a workload is restarted only where something else sets lastCheckpointStep in a GoodputMeasurement",
     "goodputMeasurement": "the object is made, goodput is not measured",
 }
 
