@@ -16,8 +16,10 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`credential` tells the tokens of one user apart; `at` is when the API server received it."""
+    """`credential` tells the tokens of one user apart, `at` is when the API server received it, `is_allowed` what its
+    authorizer said: a 403 may also be a webhook's, or because the namespace is being deleted."""
 
+    plane: str
     user: str
     credential: str
     verb: str
@@ -27,7 +29,13 @@ class Request:
     namespace: str
     name: str
     code: int
+    is_allowed: bool
     at: datetime
+
+    @property
+    def right(self) -> tuple[str, ...]:
+        """What has to be allowed, on which control plane."""
+        return self.plane, self.group, self.resource, self.verb, self.namespace
 
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
@@ -45,14 +53,15 @@ def requests(directory: Path) -> Iterator[Request]:
                 event = json.loads(line)
                 if "objectRef" in event and event["auditID"] not in begun:
                     begun.add(event["auditID"])
-                    yield _request(event)
+                    yield _request(event, file.stem)
 
 
-def _request(event: dict[str, Any]) -> Request:
+def _request(event: dict[str, Any], plane: str) -> Request:
     about = event["objectRef"]
     resource, subresource = about["resource"], about.get("subresource")
     credentials = (event["user"].get("extra") or {}).get("authentication.kubernetes.io/credential-id") or [""]
     return Request(
+        plane=plane,
         user=event["user"]["username"],
         credential=credentials[0],
         verb=event["verb"],
@@ -61,5 +70,6 @@ def _request(event: dict[str, Any]) -> Request:
         namespace=about.get("namespace", ""),
         name=about.get("name", ""),
         code=event["responseStatus"]["code"],
+        is_allowed=event["annotations"]["authorization.k8s.io/decision"] == "allow",
         at=datetime.fromisoformat(event["requestReceivedTimestamp"]),
     )

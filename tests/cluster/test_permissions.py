@@ -11,6 +11,7 @@ from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import (
     BANDWIDTH_MEASUREMENTS,
     CONFIG_MAPS,
+    EVENTS,
     JOBS,
     NAMESPACES,
     SECRETS,
@@ -111,24 +112,40 @@ async def test_the_coordinator_fills_a_secret_that_a_person_made_and_replaces_an
     assert base64.b64decode(made["ca.crt"]).decode() == told["ca.crt"] != "an old one"
 
 
-async def test_what_the_caches_do_not_have_is_asked_for(api: Api, plane: Plane, tmp_path: Path) -> None:
+async def test_what_the_caches_do_not_have_is_asked_for_and_a_successor_counts_the_same_events_on(
+    api: Api, plane: Plane, tmp_path: Path
+) -> None:
+    """A Job without its runtime, measured with a LogProfile that does not exist; the measurement outlives the Job."""
+
     def named(resource: Resource, spec: JsonObject) -> JsonObject:
         metadata = {"name": "lonely", "namespace": api.namespace}
         return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
 
-    runtime = {"kind": "TrainingRuntime", "name": "absent"}
-    job = {"kind": "Job", "apiGroup": JOBS.group, "name": "lonely"}
-    await api.client.create(JOBS, named(JOBS, {"workload": {"trainJob": {"runtimeRef": runtime}}}))
-    measured = {"logProfileRef": "absent", "jobRef": job, "testType": "all_reduce"}
-    await api.client.create(BANDWIDTH_MEASUREMENTS, named(BANDWIDTH_MEASUREMENTS, measured))
+    async def events() -> dict[str, int]:
+        return {one["metadata"]["name"]: one["count"] for one in await api.client.list(EVENTS, api.namespace)}
 
-    async def refused() -> bool:
+    async def measurement_is_complete() -> bool:
         seen = await api.client.get(BANDWIDTH_MEASUREMENTS, "lonely", api.namespace)
         conditions = (seen.get("status") or {}).get("conditions") or ()
-        return "LogProfileNotFound" in [one["reason"] for one in conditions]
+        return ("Complete", "True") in [(one["type"], one["status"]) for one in conditions]
 
-    with coordinator_of(plane, tmp_path):
-        await api.until(refused)
+    runtime = {"kind": "TrainingRuntime", "name": "absent"}
+    await api.client.create(JOBS, named(JOBS, {"workload": {"trainJob": {"runtimeRef": runtime}}}))
+    measured = {"logProfileRef": "absent", "jobRef": {"kind": "Job", "apiGroup": JOBS.group, "name": "lonely"}}
+    measurement = named(BANDWIDTH_MEASUREMENTS, {**measured, "testType": "all_reduce"})
+    await api.client.create(BANDWIDTH_MEASUREMENTS, measurement)
+    with coordinator_of(plane, tmp_path, identity="first"):
+        first = await api.until(events)
+
+    async def counted_on() -> bool:
+        now = await events()
+        return any(now[name] > count for name, count in first.items())
+
+    with coordinator_of(plane, tmp_path, identity="successor"):
+        await api.until(counted_on)
+        assert not await measurement_is_complete()
+        await api.client.delete(JOBS, "lonely", api.namespace)
+        await api.until(measurement_is_complete)
 
 
 async def replace(client: KubeClient, resource: Resource, obj: JsonObject) -> None:
