@@ -4,6 +4,8 @@ Flags, reading, printing and the exit code. What the lines mean is decided by ke
 """
 
 import argparse
+import errno
+import io
 import json
 import os
 import shutil
@@ -83,6 +85,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         catalogue.override(Path(given.xid_catalogue) if given.xid_catalogue else None)
     except catalogue.CatalogueError as error:
         parser.error(f"--xid-catalogue {error}")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show an arrow still gets its answer
     try:
         with _opened(given.file) as stream:
             return _explain(stream, sys.stdout, as_json=given.output == "json")
@@ -94,7 +98,12 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
 
 
 def _opened(name: str) -> BinaryIO:
-    return sys.stdin.buffer if name == "-" else Path(name).open("rb")
+    if name == "-":
+        return sys.stdin.buffer
+    path = Path(name)
+    if path.is_char_device():  # /dev/kmsg never ends
+        raise OSError(errno.EINVAL, "is a device, not a saved log: use dmesg | nvcre-agent kernel-log -")
+    return path.open("rb")
 
 
 def _explain(stream: BinaryIO, out: TextIO, *, as_json: bool) -> int:
@@ -264,6 +273,7 @@ def _what_was_read(reading: Reading, counts: Counts) -> str:
         (counts.fields, "fields of entries"),
         (counts.blank, "blank"),
         (counts.cut, "over-long, only their heads read"),
+        (reading.quoted.count, "quotes not counted"),
         (reading.unread.count, "Xid lines unreadable"),
     )
     parts += [f"{count} {reason}" for count, reason in skipped if count]

@@ -90,6 +90,7 @@ def test_no_kernel_lines_are_no_answer_and_not_health(stdin: bytes) -> None:
     [
         (["/nowhere/dmesg.log"], "/nowhere/dmesg.log: No such file"),
         (["/"], "/: Is a directory"),
+        (["/dev/zero"], "/dev/zero: is a device, not a saved log"),
         ([], "FILE"),
         (["-", "-o", "xml"], "xml"),
         (["-", "--xid-catalogue", "/nowhere/xid.yaml"], "--xid-catalogue /nowhere/xid.yaml: cannot be read"),
@@ -107,6 +108,12 @@ def test_the_operator_s_catalogue_comes_from_the_environment_too(tmp_path: Path)
     code, out, _ = kernel_log("-", stdin=XID_79.encode(), environment={"NVCRE_XID_CATALOGUE": str(file)})
     assert code == 1
     assert out.splitlines()[0].endswith(": call the hotline")
+
+
+def test_a_terminal_without_unicode_gets_its_answer() -> None:
+    code, out, err = kernel_log("-", stdin=XID_79.encode(), environment={"PYTHONIOENCODING": "ascii"})
+    assert (code, err) == (1, "")
+    assert out.startswith("HARDWARE SUSPECT")
 
 
 def test_a_log_s_control_characters_do_not_reach_the_terminal() -> None:
