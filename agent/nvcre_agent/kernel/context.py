@@ -45,13 +45,15 @@ _NOTES = {
     r"(?:Uhhuh\. )?NMI received for unknown reason|NMI: (?:PCI system error|IOCK error|IO check error)": (
         "NMI: the platform reports an error"
     ),
+    r"pcieport .{1,64}: pciehp: Slot\(.{1,16}\): (?:Link Down|Card not present)": "a PCIe slot lost its card",
     r"Kernel panic - not syncing": "kernel panic",
     r"(?:NMI )?watchdog: .{0,32}(?:soft lockup|hard LOCKUP)|rcu: INFO: .{0,32}stall": "a CPU was stuck",
     r"mce: CPU\d{1,5}: .{0,32}temperature.{0,16}above threshold": "a CPU is too hot and throttles",
     r"GPU reset executed: GPU-[0-9a-f-]{36}, success: (?:true|false)": "a GPU was reset",
 }
 _WORTH_A_LOOK = re.compile(  # a word of each of them
-    r"NVRM|INFO: task|segfault|dropped|suppressed|peermem|Failed to allocate|NMI|panic|watchdog|rcu: |temperature|reset"
+    r"NVRM|INFO: task|segfault|dropped|suppressed|peermem|Failed to allocate|"
+    r"NMI|panic|watchdog|rcu: |temperature|pciehp|reset"
 )
 _ANY_NOTE = tuple((re.compile(pattern), meaning) for pattern, meaning in _NOTES.items())
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({_PCI})(?:\.\d)?: (GPU-[0-9a-f-]{{36}})")

@@ -16,7 +16,7 @@ _AER_RECEIVED = re.compile(
 )
 _BUS_ERROR = re.compile(
     rf"(?:[\w-]{{1,32}} )?(?P<device>{_PCI}): (?:AER: )?(?P<message>PCIe Bus Error: "
-    r"severity=(?P<severity>Corrected|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\)).{0,200})"
+    r"severity=(?P<severity>Correct(?:ed|able)|Uncorrect(?:ed|able) \((?:Non-Fatal|Fatal)\)).{0,200})"
 )
 _MLX5 = re.compile(
     rf"(?:mlx5_(?:core|ib) (?P<pci>{_PCI})(?: (?P<device>[\w.-]{{1,32}})(?: \([^)]{{1,32}}\))?)?"

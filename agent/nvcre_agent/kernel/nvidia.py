@@ -21,7 +21,7 @@ _SXID = re.compile(rf"nvidia-nvswitch(\d{{1,3}}): SXid \((?:PCI:)?({_PCI})\): *(
 _SXID_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _SXID_LINK = re.compile(r"\bLink (\d{1,3})\b")
 _SXID_DETAIL = ("Severity ", "Data {")
-_BUS_DROP = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (GPU has fallen off the bus\.?)")
+_BUS_DROP = re.compile(rf"NVRM: GPU (?:at (?:PCI:)?)?({_PCI}):? ((?:GPU )?has fallen off the bus\.?)")
 _RM_INIT = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (RmInitAdapter failed!.{{0,200}})")
 _RM_INIT_NO_DEVICE = re.compile(
     r"NVRM: (RmInitAdapter: Cannot initialize GSP firmware RM.{0,200}"
