@@ -159,20 +159,20 @@ def without_gpus(pods: Iterable[PodRecord]) -> frozenset[str]:
 
 
 def lasting(run: RunRecord) -> RunRecord:
-    """What must be written down: where pods were placed and how they ended.
+    """What must be written down: where pods were placed, and how those that failed ended.
 
-    Whether one has begun to run is known again from the pod itself, and about one that is gone nobody asks.
+    Nobody asks whether a pod that is gone had begun to run, or had ended well; so a run that ends well is written once.
     """
     pods = {
-        uid: pod if pod.finished else msgspec.structs.replace(pod, phase="Pending")
+        uid: pod if pod.failed else msgspec.structs.replace(pod, phase="Pending", exit=None)
         for uid, pod in run.pods.items()
-        if pod.node or pod.finished
+        if pod.node or pod.failed
     }
     return RunRecord(pods=pods, boot_ids=run.boot_ids)
 
 
 def encode(run: RunRecord) -> str:
-    """JSON for the ConfigMap; pods that exited cleanly lose out first when there are too many to fit."""
+    """JSON for the ConfigMap; pods that did not fail lose out first when there are too many to fit."""
     text = msgspec.json.encode(run, order="sorted")
     if len(text) <= MAX_RECORDED_BYTES:
         return text.decode()

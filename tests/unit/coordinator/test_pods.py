@@ -90,16 +90,17 @@ def test_what_is_written_is_read_back() -> None:
     assert decode(encode(run)) == run
 
 
-def test_a_pod_is_written_down_when_it_is_placed_and_when_it_has_ended_and_not_in_between() -> None:
-    """Four changes of a pod are two writes of its Job's ConfigMap."""
+def test_a_pod_is_written_down_when_it_is_placed_and_again_only_when_it_failed() -> None:
+    """Four changes of a pod that ends well are one write of its Job's ConfigMap."""
     waiting = PodRecord("p", "u")
     placed = PodRecord("p", "u", node="n3")
     running = PodRecord("p", "u", node="n3", phase="Running")
     done = PodRecord("p", "u", node="n3", phase="Succeeded", exit=Exit(0))
+    failed = PodRecord("p", "u", node="n3", phase="Failed", exit=Exit(1))
     assert lasting(RunRecord({"u": waiting})).pods == {}
-    assert lasting(RunRecord({"u": placed})) == lasting(RunRecord({"u": running}))
     assert lasting(RunRecord({"u": placed})).nodes == ("n3",)
-    assert lasting(RunRecord({"u": done})).pods == {"u": done}
+    assert lasting(RunRecord({"u": placed})) == lasting(RunRecord({"u": running})) == lasting(RunRecord({"u": done}))
+    assert lasting(RunRecord({"u": failed})).pods == {"u": failed}
 
 
 def test_a_pod_that_failed_before_it_was_placed_is_not_forgotten() -> None:
