@@ -154,6 +154,9 @@ def _table(reading: Reading, counts: Counts) -> Iterable[str]:
         if left_out > 0 or reading.rows_left_out:
             yield f"and {max(left_out, 0)} more rows, {reading.rows_left_out} events in no row; -o json has them all"
         yield ""
+    for address in dict.fromkeys(row.address for row in rows if row.first.hardware):
+        if (who := reading.identities.get(address)) is not None and who.uuid is not None:
+            yield f"{address} is {who.uuid}"
     for address, action in reading.recovery_asked.items():
         yield f"{address}: the driver still asks for recovery action 0x{action:x} (Xid 154)"
     for meaning, listed in reading.notes.items():

@@ -148,7 +148,8 @@ class Reading:
 
     def _count(self, told: Told, address: str, entry: Entry) -> None:
         event = told.event
-        key = (address, event.kind, event.code, told.verdict, told.hardware, event.injected, event.switch, event.device)
+        device = (address, event.nvlink, event.switch, event.device)
+        key = (*device, event.kind, event.code, told.verdict, told.hardware, event.injected)
         row = self.rows.get(key)
         if row is None:
             if len(self.rows) >= MAX_ROWS:

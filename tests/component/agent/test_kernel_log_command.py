@@ -32,14 +32,17 @@ def test_help_says_what_the_exit_codes_mean() -> None:
 
 
 def test_a_person_reads_the_verdict_first_then_the_table_and_what_was_read() -> None:
-    code, out, err = kernel_log("-", stdin=(APPLICATION * 3 + XID_79).encode())
+    uuid = "GPU-12345678-1234-1234-1234-123456789abc"
+    preface = f"[199.9] NVRM: GPU at PCI:0000:3b:00: {uuid}\n"
+    code, out, err = kernel_log("-", stdin=(APPLICATION * 3 + preface + XID_79).encode())
     verdict, _, head, *rows = out.splitlines()
     assert code == 1
     assert verdict.startswith("HARDWARE SUSPECT: 0000:3b:00: Xid 79 ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS")
     assert head.split()[:6] == ["TIME", "DEVICE", "WHAT", "CLASS", "HARDWARE", "COUNT"]
     assert rows[0].startswith("200.0  0000:3b:00  Xid 79  needs reboot  yes       1 ")
     assert any(row.startswith("100.0  0000:3b:00  Xid 13  application   no        3 ") for row in rows)
-    assert "4 lines read; 4 of the kernel; 4 events" in out
+    assert f"0000:3b:00 is {uuid}" in rows
+    assert rows[-1] == "5 lines read; 5 of the kernel; 4 events"
     assert err == ""
 
 

@@ -266,6 +266,13 @@ def test_rows_fold_repeats_and_name_the_gpu_the_log_names() -> None:
     assert (who.index, who.uuid) == (4, "GPU-12345678-1234-1234-1234-123456789abc")
 
 
+def test_two_links_of_a_gpu_are_two_rows() -> None:
+    words = "(0x00400011 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+    line = "[1.0] NVRM: Xid (PCI:0000:18:00): 149, NETIR_LINK_DOWN Fatal XC0 i0 Link {:02} " + words + "\n"
+    _, reading, _ = read(line.format(3) + line.format(4) + line.format(3))
+    assert [(row.first.event.nvlink, row.count) for row in reading.rows.values()] == [(3, 2), (4, 1)]
+
+
 def test_memory_does_not_grow_with_hostile_variety() -> None:
     log = "".join(
         f"[{n}.0] NVRM: Xid (PCI:{n:08x}:00:00): {n}, x\n[1.0] NVRM: GPU {n:08x}:00:00.0: {BUS}\n" for n in range(9000)
