@@ -179,8 +179,8 @@ async def test_many_jobs_at_once(tmp_path: Path) -> None:
     succeeded = seen.between(("TrainJob", "Complete"), ("Job", "Succeeded"))
     trainer = seen.between(("JobSet", "Completed"), ("TrainJob", "Complete"))
     on = (
-        f"{COUNT} Jobs of one Pod at one time on a real control plane, {-(-COUNT // GPUS)} kwok nodes, Trainer with "
-        f"its own defaults but for 500 requests/s, metrics read every {SCRAPE_EVERY_S:.0f} s"
+        f"{COUNT} Jobs of one Pod at one time on a real control plane, {-(-COUNT // GPUS)} kwok nodes, Trainer as "
+        f"installed but for 500 requests/s, metrics read every {SCRAPE_EVERY_S:.0f} s"
     )
     report(
         "TrainJob Complete -> Job Succeeded",
