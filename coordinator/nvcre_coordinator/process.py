@@ -24,6 +24,7 @@ from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.config import Config
 from nvcre_coordinator.controllers.bandwidth_measurement import BandwidthMeasurementController
 from nvcre_coordinator.controllers.caches import Caches
+from nvcre_coordinator.controllers.goodput_measurement import GoodputMeasurementController
 from nvcre_coordinator.controllers.job import JobController
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import ProbeProgress
@@ -96,6 +97,7 @@ class Coordinator:
             metrics=metrics,
         )
         self._bandwidths = BandwidthMeasurementController(leading, self._caches, events=self._events, metrics=metrics)
+        self._goodputs = GoodputMeasurementController(leading, self._caches, events=self._events)
         self._caches.healths.add_handler(self._health_changed)
         self._endpoints = Endpoints(registry, self._not_ready)
 
@@ -122,6 +124,7 @@ class Coordinator:
                 group.create_task(self._fleet.lead())
                 group.create_task(self._jobs.run())
                 group.create_task(self._bandwidths.run())
+                group.create_task(self._goodputs.run())
         finally:
             with contextlib.suppress(TimeoutError):  # an API server that is away takes the last words with it
                 async with asyncio.timeout(EVENTS_DRAIN_S):

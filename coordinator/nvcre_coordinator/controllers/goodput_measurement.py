@@ -1,0 +1,325 @@
+"""The GoodputMeasurement reconciler: follows the logs of a Job's first and last worker and keeps the figures.
+
+The figures are a fold (core/goodput.py).  Its state, with the position behind the lines that are in it, is kept in an
+annotation and written before the status, so that a coordinator that begins anew goes on where the last one was.  What
+the status says is core/goodput_status.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.events import EventRecorder
+from nvcre_kube.resources import GOODPUT_MEASUREMENTS
+from nvcre_kube.workqueue import WorkQueue, run_workers
+from nvcre_logs.patterns import LogProfileError
+from nvcre_logs.profile import WorkerStrategyType
+from nvcre_logs.training import Kind, TrainingEvent, TrainingProfile, compile_training
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
+from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
+from nvcre_coordinator.api.meta import to_json
+from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key
+from nvcre_coordinator.controllers.goodput_follower import Drained, GoodputFollower
+from nvcre_coordinator.core import goodput_status
+from nvcre_coordinator.core.conditions import Stamp
+from nvcre_coordinator.core.goodput import GoodputState, Interrupted, Rules, Sampled, fold, rules_of
+from nvcre_coordinator.core.job_conclusion import ended_at
+from nvcre_coordinator.core.log_cursor import Position
+from nvcre_coordinator.core.naming import workload_name
+from nvcre_coordinator.core.pods import last_attempt
+from nvcre_coordinator.core.stall import sample_interval
+
+logger = logging.getLogger(__name__)
+
+SAFETY_NET_S = 15.0
+LOOK_AGAIN_S = 1.0
+LAST_LINES = timedelta(seconds=30)
+"""How long after the Job's end the end of its logs is waited for."""
+WORKLOAD_RESTARTED = "WorkloadRestarted"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What the annotation holds: the state and, by pod uid, the position behind the lines that are in it."""
+
+    state: GoodputState = GoodputState()
+    positions: dict[str, Position] = {}
+
+
+class GoodputMeasurementController:
+    def __init__(
+        self,
+        client: KubeClient,
+        caches: Caches,
+        *,
+        events: EventRecorder,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        workers: int = 5,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._events = events
+        self._clock = clock
+        self._workers = workers
+        self._queue: WorkQueue[Key] = WorkQueue()
+        self._kept: dict[Key, tuple[str, Kept]] = {}  # with the uid of the measurement
+        self._followers: dict[Key, dict[str, GoodputFollower]] = {}  # by pod uid, worker 0 first
+        self._profiles: dict[str, tuple[str, TrainingProfile]] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self._leading = False
+        caches.goodputs.add_handler(self._changed)
+        caches.jobs.add_handler(self._job_changed)
+
+    async def run(self) -> None:
+        """Leads until cancelled; the caches must be synced."""
+        self._leading = True
+        try:
+            for item in self._caches.goodputs.all():
+                self._queue.add(item.key)
+            await run_workers(self._queue, self.reconcile, workers=self._workers, name="goodput-measurement")
+        finally:
+            self._leading = False
+            self._kept.clear()
+            for key in tuple(self._followers):
+                await self._unfollow(key)
+
+    async def reconcile(self, key: Key) -> float | None:
+        item = self._caches.goodputs.get(key[1], key[0])
+        measurement = item.view if item is not None else None
+        if item is None or measurement is None or _is_over(measurement):
+            await self._unfollow(key)
+            self._kept.pop(key, None)
+            return None
+        job = self._job(measurement)
+        if job is None:
+            return SAFETY_NET_S  # its owner: where it is gone, this will be
+        profile = await self._profile(item, measurement)
+        if profile is None:
+            return sample_interval(measurement.spec.sample_interval).total_seconds()
+        return await self._measure(item, measurement, job, profile)
+
+    async def _measure(
+        self, item: Cached[GoodputMeasurement], measurement: GoodputMeasurement, job: Job, profile: TrainingProfile
+    ) -> float:
+        key, rules, end = item.key, rules_of(profile.spec), ended_at(job.status)
+        kept = await self._interruption(item, job, self._remembered(item, measurement), rules)
+        if end is not None or job.status.workload_ref is not None:
+            before = await self._follow(key, job, profile, kept)
+            kept = self._sampled(key, kept, rules, before, end)
+        if end is None:
+            status = goodput_status.running(measurement.status, kept.state, rules, self._stamp(item))
+        elif self._read_to_the_end(key) or self._clock() >= end + LAST_LINES:
+            status = self._final(item, measurement, job, kept.state, rules)
+        else:
+            self._kept[key] = (measurement.metadata.uid, kept)
+            return LOOK_AGAIN_S
+        await self._write(item, kept, status)
+        return sample_interval(measurement.spec.sample_interval).total_seconds()
+
+    # What is measured
+
+    def _job(self, measurement: GoodputMeasurement) -> Job | None:
+        assert measurement.spec.job_ref is not None
+        held = self._caches.jobs.get(measurement.spec.job_ref.name, measurement.metadata.namespace)
+        job = held.view if held is not None else None
+        uid = measurement.metadata.annotations.get(names.ANNOTATION_JOB_UID)
+        return job if job is not None and uid in (None, job.metadata.uid) else None
+
+    def _workers_of(self, job: Job) -> list[CachedPod]:
+        """Of the last attempt, by rank; a launcher trains nothing."""
+        run = f"{job.metadata.namespace}/{workload_name(job.metadata.name)}"
+        by_uid = {pod.record.uid: pod for pod in self._caches.pods.by_index("run", run)}
+        records = last_attempt(pod.record for pod in by_uid.values() if not pod.record.launcher)
+        return [by_uid[record.uid] for record in sorted(records, key=lambda record: (record.rank or 0, record.name))]
+
+    async def _follow(self, key: Key, job: Job, profile: TrainingProfile, kept: Kept) -> list[TrainingEvent]:
+        """The first worker, and the last one where that logs the steps.  Returns what is left of earlier pods' logs."""
+        workers = self._workers_of(job)
+        strategy = profile.spec.worker_strategy
+        several = strategy is not None and strategy.type is WorkerStrategyType.MULTI
+        wanted = {pod.record.uid: pod for pod in (workers[:1] + workers[-1:] if several else workers[:1])}
+        held = self._followers.setdefault(key, {})
+        for uid, pod in wanted.items():
+            if uid not in held and pod.record.phase in ("Running", "Succeeded", "Failed"):
+                held[uid] = GoodputFollower(self._client, profile, pod, kept.positions.get(uid))
+        over = [held.pop(uid) for uid in tuple(held) if wanted and uid not in wanted]
+        for follower in over:
+            await follower.stop()
+        self._followers[key] = {uid: held[uid] for uid in wanted if uid in held} or held
+        return _merged([follower.drain() for follower in over])
+
+    def _sampled(self, key: Key, kept: Kept, rules: Rules, before: list[TrainingEvent], end: datetime | None) -> Kept:
+        """Everything that the followers have read is in the state, and their positions are beside it."""
+        drained = {uid: follower.drain() for uid, follower in self._followers.get(key, {}).items()}
+        events = before + _merged(list(drained.values()))
+        if end is not None:
+            events = goodput_status.not_after(events, end)
+        state = kept.state
+        for event in events:
+            state = fold(state, event, rules)
+        activity = [one.last_activity for one in drained.values() if one.last_activity is not None]
+        if end is None and (events or state.start_time is not None):
+            state = fold(state, Sampled(self._clock(), max(activity, default=None)), rules)
+        positions = {uid: one.position for uid, one in drained.items() if one.position is not None}
+        return Kept(state, kept.positions | positions)
+
+    def _read_to_the_end(self, key: Key) -> bool:
+        followers = self._followers.get(key, {})
+        return all(follower.complete or follower.gone for follower in followers.values())
+
+    async def _interruption(self, item: Cached[GoodputMeasurement], job: Job, kept: Kept, rules: Rules) -> Kept:
+        state = kept.state
+        begun = state.start_time is not None or state.current_step is not None
+        if not begun or (job.status.restart_count or 0) <= state.interruptions:
+            return kept
+        await self._unfollow(item.key)
+        at = state.last_activity or job.status.last_restart_time or self._clock()
+        state = fold(state, Interrupted(at, WORKLOAD_RESTARTED), rules)
+        # As the Job's own reset of our status: time before the restart leaves the ratio.
+        state = msgspec.structs.replace(state, start_time=job.status.last_restart_time or self._clock())
+        return Kept(state)
+
+    def _final(
+        self,
+        item: Cached[GoodputMeasurement],
+        measurement: GoodputMeasurement,
+        job: Job,
+        state: GoodputState,
+        rules: Rules,
+    ) -> GoodputMeasurementStatus:
+        stamp, end = self._stamp(item), ended_at(job.status)
+        assert end is not None
+        if is_true(job.status.conditions, ConditionType.SUCCEEDED):
+            return goodput_status.succeeded(
+                measurement.status, state, rules, stamp, ended_at=end, profile=measurement.spec.log_profile_ref
+            )
+        exits = [pod.record.exit for pod in self._workers_of(job)]
+        finished = [exit_.finished_at for exit_ in exits if exit_ is not None and exit_.finished_at is not None]
+        return goodput_status.failed(
+            measurement.status,
+            state,
+            rules,
+            stamp,
+            ended_at=end,
+            container_finished_at=min(finished, default=None),
+        )
+
+    async def _profile(
+        self, item: Cached[GoodputMeasurement], measurement: GoodputMeasurement
+    ) -> TrainingProfile | None:
+        name = measurement.spec.log_profile_ref
+        held = self._caches.profiles.get(name)
+        known = self._profiles.get(name)
+        if held is not None and known is not None and known[0] == held.resource_version:
+            return known[1]
+        reason = Reason.INVALID_LOG_PROFILE
+        if held is None:
+            reason = Reason.LOG_PROFILE_NOT_FOUND
+            message = f"spec.logProfileRef: LogProfile {name!r} does not exist; kubectl get logprofiles lists them"
+        elif held.view is None:
+            message = f"LogProfile {name!r} does not fit the schema"
+        else:
+            try:
+                compiled = compile_training(name, held.view.spec)
+            except LogProfileError as error:
+                message = f"LogProfile {name!r}: {error}"
+            else:
+                self._profiles[name] = (held.resource_version, compiled)
+                return compiled
+        if (measurement.metadata.uid, message) not in self._warned:
+            self._warned.add((measurement.metadata.uid, message))
+            self._events.record(item.raw, type="Warning", reason=reason.value, note=message)
+            logger.warning("log profile cannot be used namespace=%s measurement=%s error=%r", *item.key, message)
+        status = goodput_status.unusable_profile(measurement.status, reason, message, self._stamp(item))
+        await self._write_status(item, status)
+        return None
+
+    # Keeping and writing
+
+    def _remembered(self, item: Cached[GoodputMeasurement], measurement: GoodputMeasurement) -> Kept:
+        """Ours, else what the last coordinator wrote down, else what the status tells."""
+        held = self._kept.get(item.key)
+        if held is not None and held[0] == measurement.metadata.uid:
+            return held[1]
+        text = measurement.metadata.annotations.get(names.ANNOTATION_GOODPUT)
+        if text is not None:
+            try:
+                return msgspec.json.decode(text, type=Kept)
+            except msgspec.DecodeError as error:
+                logger.warning("goodput state unreadable namespace=%s measurement=%s error=%r", *item.key, str(error))
+        return Kept(goodput_status.restore(measurement.status))
+
+    async def _write(self, item: Cached[GoodputMeasurement], kept: Kept, status: GoodputMeasurementStatus) -> None:
+        """The state first: a status that is older than it is written again, the other way round lines would be lost."""
+        assert item.view is not None
+        text = msgspec.json.encode(kept).decode()
+        self._kept[item.key] = (item.view.metadata.uid, kept)
+        if text != item.view.metadata.annotations.get(names.ANNOTATION_GOODPUT):
+            patch = {"metadata": {"annotations": {names.ANNOTATION_GOODPUT: text}}}
+            await self._patch(item, patch, subresource=None)
+        await self._write_status(item, status)
+
+    async def _write_status(self, item: Cached[GoodputMeasurement], status: GoodputMeasurementStatus) -> None:
+        assert item.view is not None
+        if status == item.view.status:
+            return
+        old, new = to_json(item.view.status), to_json(status)
+        cleared = {name: None for name in old if name not in new}
+        await self._patch(item, {"status": {**cleared, **new}}, subresource="status")
+
+    async def _patch(self, item: Cached[GoodputMeasurement], patch: dict[str, Any], *, subresource: str | None) -> None:
+        try:
+            await self._client.merge_patch(
+                GOODPUT_MEASUREMENTS, item.key[1], patch, item.key[0], subresource=subresource
+            )
+        except ApiError as error:
+            if not (error.conflict or error.not_found):
+                raise
+            self._queue.add_after(item.key, 0.2)
+
+    def _stamp(self, item: Cached[GoodputMeasurement]) -> Stamp:
+        assert item.view is not None
+        return Stamp(self._clock(), item.view.metadata.generation)
+
+    async def _unfollow(self, key: Key) -> None:
+        for follower in self._followers.pop(key, {}).values():
+            await follower.stop()
+
+    # Who must look again
+
+    def _changed(self, old: Cached[Any] | None, new: Cached[Any] | None) -> None:
+        """Our own writes of it are no reason to look: it is looked at once an interval."""
+        item = new or old
+        if item is not None and self._leading and (old is None or new is None):
+            self._queue.add(item.key)
+
+    def _job_changed(self, old: Cached[Job] | None, new: Cached[Job] | None) -> None:
+        item = new or old
+        if item is None or not self._leading:
+            return
+        for measurement in self._caches.goodputs.by_index("job", f"{item.key[0]}/{item.key[1]}"):
+            self._queue.add(measurement.key)
+
+
+def _is_over(measurement: GoodputMeasurement) -> bool:
+    deleting = measurement.metadata.deletion_timestamp is not None
+    return deleting or measurement.status.complete or measurement.spec.job_ref is None
+
+
+def _merged(logs: list[Drained]) -> list[TrainingEvent]:
+    """Of two workers the first tells of the application and its checkpoints, the last of steps; of one, everything."""
+    if len(logs) < 2:
+        return [event for log in logs for event in log.events]
+    first, last = logs[0].events, logs[-1].events
+    events = [event for event in first if event.kind is not Kind.STEP] + [
+        event for event in last if event.kind is Kind.STEP
+    ]
+    beginning = datetime.min.replace(tzinfo=UTC)
+    return sorted(events, key=lambda event: event.time or beginning)

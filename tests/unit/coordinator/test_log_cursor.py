@@ -1,0 +1,52 @@
+"""Asking for a log again: no line twice, none lost, whatever the stamps and the blocks are."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from nvcre_coordinator.core.log_cursor import LogCursor, Position
+
+
+def line(stamp: int, text: str, zone: str = "Z") -> bytes:
+    second, nanosecond = divmod(stamp, 1_000_000_000)
+    hour = 10 if zone == "Z" else 3
+    fraction = f".{nanosecond:09d}".rstrip("0").rstrip(".")
+    return f"2026-02-05T{hour:02d}:00:{second:02d}{fraction}{zone} {text}\n".encode()
+
+
+def served(log: Sequence[tuple[int, bytes]], cursor: LogCursor) -> list[bytes]:
+    """As a kubelet does: from the whole second on."""
+    since = cursor.ask_again()
+    return [raw for stamp, raw in log if since is None or stamp // 1_000_000_000 >= since.second]
+
+
+STAMPS = st.lists(st.sampled_from([0, 1, 5, 999_999_999, 1_000_000_000, 1_000_000_007, 2_500_000_000]), max_size=20)
+
+
+@given(STAMPS, st.integers(0, 20), st.integers(0, 20), st.integers(1, 4))
+def test_a_log_that_is_asked_for_three_times_gives_every_line_once(
+    stamps: list[int], first: int, second: int, block: int
+) -> None:
+    log = [(stamp, line(stamp, str(number))) for number, stamp in enumerate(sorted(stamps))]
+    got = b""
+    position: Position | None = None
+    for end in sorted((first, second, len(log))):
+        cursor = LogCursor(position)  # a coordinator that begins anew has nothing but the position
+        lines = served(log[:end], cursor)
+        for start in range(0, len(lines), block):
+            got += cursor.take(b"".join(lines[start : start + block]))
+        position = cursor.position
+    assert got == b"".join(raw for _, raw in log)
+
+
+def test_the_zone_of_the_stamps_may_change() -> None:
+    cursor = LogCursor()
+    cursor.take(line(5_000_000_001, "a"))
+    cursor.ask_again()
+    assert cursor.take(line(5_000_000_001, "a", "-07:00") + line(5_000_000_002, "b", "-07:00")).count(b"\n") == 1
+
+
+def test_lines_without_a_stamp_are_taken_as_they_come() -> None:
+    cursor = LogCursor()
+    block = b"one\ntwo\n"
+    assert (cursor.take(block), cursor.position, cursor.ask_again()) == (block, None, None)
