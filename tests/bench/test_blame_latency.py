@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from nvcre_kube.informer import Informer, keep_object
 from nvcre_kube.resources import JOBS, NODE_HEALTHS, JsonObject
-from support.figures import percentile, report, setting
+from support.figures import in_ms, report, setting
 from support.fleet import NAMESPACE, Fleet, RealAgent, eventually, fleet, gpu_pci
 
 AGENTS = setting("NVCRE_BENCH_AGENTS", 100)
@@ -51,10 +51,6 @@ async def test_kernel_line_to_failed_node(tmp_path: Path) -> None:
         target="p99 <= 250 ms at 1,000 connected agents",
         on=f"{INCIDENTS} incidents, each its own node, agent process and Job of 4 nodes; {AGENTS} connected agents",
     )
-
-
-def in_ms(seconds: list[float]) -> str:
-    return ", ".join(f"p{percent} {percentile(seconds, percent) * 1000:.0f} ms" for percent in (50, 99))
 
 
 async def break_gpu(

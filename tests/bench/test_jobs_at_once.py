@@ -21,7 +21,7 @@ from nvcre_kube.resources import CONFIG_MAPS, EVENTS, JOBS, PODS, TRAIN_JOBS, Js
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from support.eventually import eventually
-from support.figures import percentile, report, setting
+from support.figures import in_ms, report, setting
 from support.kwok_cluster import GPUS, NAMESPACE, RUNTIME, SCRAPE_EVERY_S, KwokCluster, at_once, kwok_cluster
 from support.process_usage import cpu_s, rss_mib
 
@@ -195,7 +195,3 @@ async def test_many_jobs_at_once(tmp_path: Path) -> None:
         target="none",
         on=on,
     )
-
-
-def in_ms(seconds: list[float]) -> str:
-    return ", ".join(f"p{percent} {percentile(seconds, percent) * 1000:.0f} ms" for percent in (50, 99))

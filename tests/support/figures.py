@@ -35,5 +35,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(0, int(rank) - 1)]
 
 
+def in_ms(seconds: Sequence[float]) -> str:
+    return ", ".join(f"p{percent} {percentile(seconds, percent) * 1000:.0f} ms" for percent in (50, 99))
+
+
 def setting(name: str, default: int) -> int:
     return int(os.environ.get(name, str(default)))

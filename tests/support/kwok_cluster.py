@@ -22,7 +22,7 @@ from nvcre_local.control_plane import commands
 from nvcre_local.control_plane.cache import Cache
 from nvcre_local.control_plane.ports import free_ports
 from nvcre_local.control_plane.projects import read, select
-from nvcre_local.processes import Child, Children
+from nvcre_local.processes import Children
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -45,14 +45,12 @@ class KwokCluster:
     coordinator: int
     """Process id."""
     metrics_url: str
-    log: Path
     _children: Children
-    _kwok: Child
 
     async def end_pods(self) -> None:
         """From here on every Pod of a Job exits with 0 as soon as it runs."""
         await self._children.stop("kwok")
-        self._kwok = await start_kwok(self._children, self.server, (*UNTIL_THE_END, THE_END))
+        await start_kwok(self._children, self.server, (*UNTIL_THE_END, THE_END))
 
     async def scrape(self) -> str:
         """What the coordinator's /metrics says."""
@@ -78,13 +76,13 @@ class KwokCluster:
         return list(text_string_to_metric_families(text.decode()))
 
 
-async def start_kwok(children: Children, server: ApiServer, stages: Iterable[str]) -> Child:
+async def start_kwok(children: Children, server: ApiServer, stages: Iterable[str]) -> None:
     project = select(read(), None)["kwok"]
     cache = Cache.of()
     (port,) = free_ports(1)
     files = tuple(cache.file(project, stage) for stage in stages)
     command = commands.kwok(cache.program(project, "kwok"), server.kubeconfig, files, port=port)
-    return await children.start(command.name, command.words, command.environment)
+    await children.start(command.name, command.words, command.environment)
 
 
 async def at_once(create: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
@@ -105,7 +103,7 @@ async def kwok_cluster(directory: Path, nodes: int) -> AsyncIterator[KwokCluster
     server = await real(children, directory, listen="127.0.0.1:0", say=print)
     try:
         async with await KubeClient.from_kubeconfig(server.kubeconfig) as client:
-            kwok = await start_kwok(children, server, UNTIL_THE_END)
+            await start_kwok(children, server, UNTIL_THE_END)
             await at_once(
                 lambda node: client.create(NODES, node), [gpu_node(f"node-{one:04d}") for one in range(nodes)]
             )
@@ -116,15 +114,8 @@ async def kwok_cluster(directory: Path, nodes: int) -> AsyncIterator[KwokCluster
             command += ["--health-address", "127.0.0.1:0", "--ready-file", str(ready)]
             coordinator = await children.start("coordinator", command)
             served = await children.ready(coordinator, ready, within_s=READY_WITHIN_S)
-            yield KwokCluster(
-                client,
-                server,
-                coordinator.process.pid,
-                f"http://{served['metrics']}/metrics",
-                coordinator.log,
-                children,
-                kwok,
-            )
+            metrics_url = f"http://{served['metrics']}/metrics"
+            yield KwokCluster(client, server, coordinator.process.pid, metrics_url, children)
     finally:
         await children.stop("coordinator", "kwok")
         await server.stop()
