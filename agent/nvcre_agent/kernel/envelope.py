@@ -84,7 +84,6 @@ _HOST_TAG = re.compile(r"(\S{1,255}) (?:(\w{2,8})\.\w{2,8} )?([\w./@()+-]{1,64})
 _HOST_UPTIME = re.compile(r"\S{1,255} (?=\[ {0,16}\d{1,12}\.\d)")
 _DMESG_ISO = re.compile(r":\d\d,\d{6}")  # no other tool writes a comma
 _RFC5424_REST = re.compile(r"(\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) (?:-|(?:\[[^\]]{0,1024}\])+) ?\ufeff?")
-_VMKERNEL = re.compile(r"(?:\w\w\(\d{1,4}\)[ *]{1,2})?(?:vmkernel|vmkwarning): |(?=cpu\d{1,5}:\d{1,12}[ )])")
 _VMKERNEL_CPU = re.compile(r"cpu\d{1,5}:\d{1,12}(?: opID=\w{1,32})?\)(?:WARNING: |ALERT: )?")
 # What stands before whole lines: a host (pdsh, clush, oc), a file (grep), a pod (kubectl, stern), a login prompt.
 _OUTSIDE = re.compile(
@@ -93,7 +92,7 @@ _OUTSIDE = re.compile(
     r"(?=[\[<\d]|[^\W\d_]{3,4}\.? {1,2}\d{1,2} \d\d:)"
 )
 _KERNEL_TAG = "kernel: "
-_KERNEL_TAGS = frozenset({"kernel", "vmkernel"})
+_KERNEL_TAGS = frozenset({"kernel", "vmkernel", "vmkwarning"})
 _KERNEL_WORDS = re.compile(
     r"NVRM: |nvidia(?:-\w{1,16})?[ :]|pcieport |pci \w{4}:|mlx5_|infiniband |EDAC |mce: |Memory (?:cgroup|failure)|"
     r"Out of memory|Killed process|NETDEV |INFO: |\{\d+\}\[Hardware|\[Hardware|Linux version|Command line: |BIOS-|"
@@ -112,12 +111,12 @@ def unwrap(line: str) -> Line:
         line = _ANSI.sub("", line)
     peeled = _Peeled(line)
     for _ in range(MAX_LAYERS):
-        if peeled.writer is Writer.PROCESS or not peeled.one_layer():
+        if not peeled.one_layer() or peeled.done or peeled.writer is Writer.PROCESS:
             break
     if peeled.in_stream and peeled.writer is Writer.NOBODY_SAYS:
         peeled.writer = Writer.PROCESS
     text = peeled.rest
-    if peeled.escaped is not None:
+    if peeled.escaped is not None and ("#0" in text or "\\x" in text):
         digits = 16 if peeled.escaped is _HEXADECIMAL else 8
         text = peeled.escaped.sub(lambda found: chr(int(found[1], digits)), text)
     return Line(peeled.writer, text, peeled.stamp)
@@ -132,7 +131,7 @@ class _Peeled:
         self.stamp: Stamp | None = None
         self.escaped: re.Pattern[str] | None = None
         self.in_stream = False
-        self._had_uptime = False
+        self.done = False  # the time that the kernel or dmesg printed is the innermost layer
         self._outermost = True
 
     def one_layer(self) -> bool:
@@ -162,8 +161,8 @@ class _Peeled:
     # --- by the first character
 
     def _bracket(self, rest: str) -> bool:
-        if not self._had_uptime and (found := _UPTIME.match(rest)) is not None:
-            self._had_uptime = True
+        if (found := _UPTIME.match(rest)) is not None:
+            self.done = True
             after = found.end()
             if (caller := _CALLER.match(rest, after)) is not None:
                 after = caller.end()
@@ -172,6 +171,7 @@ class _Peeled:
                 self._tag(tag)  # journalctl -o short-monotonic
             return True
         if (found := _HUMAN.match(rest)) is not None:
+            self.done = True
             clock = Clock.CALENDAR if found[6] else Clock.YEARLESS
             self._keep(found.end(), Writer.KERNEL, Stamp(found[0].strip("[] "), clock))
             return True
@@ -190,7 +190,7 @@ class _Peeled:
         if (found := _KMSG.match(rest)) is not None:
             printed = f"{int(found[3]) / 1e6:.6f}"
             self._keep(found.end(), _by_facility(int(found[1])), Stamp(printed, Clock.UPTIME))
-            self.escaped = _HEXADECIMAL
+            self.escaped, self.done = _HEXADECIMAL, True
             return True
         if (found := _ISO.match(rest)) is not None:
             self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
@@ -222,18 +222,15 @@ class _Peeled:
     def _after_time(self, end: int, stamp: Stamp) -> None:
         self._keep(end, None, stamp)
         rest = self.rest
-        if (found := _STREAM.match(rest)) is not None:
+        if (tag := _HOST_TAG.match(rest)) is not None and tag[3] in _KERNEL_TAGS:
+            self._tag(tag)
+        elif (found := _STREAM.match(rest)) is not None:
             self.in_stream = True
             self._keep(found.end(), None, None)
-        elif (found := _VMKERNEL.match(rest)) is not None:
-            end = found.end()
-            if (cpu := _VMKERNEL_CPU.match(rest, end)) is not None:
-                end = cpu.end()
-            self._keep(end, Writer.KERNEL, None)
+        elif (found := _VMKERNEL_CPU.match(rest)) is not None:
+            self._keep(found.end(), Writer.KERNEL, None)
         elif rest.startswith(_KERNEL_TAG):  # journalctl --no-hostname
             self._keep(len(_KERNEL_TAG), Writer.KERNEL, None)
-        elif (tag := _HOST_TAG.match(rest)) is not None and tag[3] in _KERNEL_TAGS:
-            self._tag(tag)
         elif self._structured_syslog():
             return
         elif _DMESG_ISO.search(stamp.printed) is not None:
@@ -258,7 +255,9 @@ class _Peeled:
 
     def _tag(self, found: re.Match[str]) -> None:
         kernel = found[3] in _KERNEL_TAGS and found[4] is None and found[2] in (None, "kern")
-        self._keep(found.end(), Writer.KERNEL if kernel else Writer.PROCESS, None)
+        cpu = _VMKERNEL_CPU.match(self.rest, found.end())
+        end = found.end() if cpu is None else cpu.end()
+        self._keep(end, Writer.KERNEL if kernel else Writer.PROCESS, None)
         self.escaped = _OCTAL
 
     def _keep(self, end: int, writer: Writer | None, stamp: Stamp | None) -> None:

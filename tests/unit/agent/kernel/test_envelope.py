@@ -45,6 +45,8 @@ PREFIXES = {
     "pdsh": "n101: [  200.011791] ",
     "grep -n": "/var/log/kern.log:12:Feb  1 00:00:00 n101 kernel: [  200.011791] ",
     "ESXi": "2026-05-05T05:05:05.123Z cpu12:2101234)",
+    "ESXi 8, information": "2026-05-05T05:05:05.123Z In(182) vmkernel: cpu12:2101234 opID=a1)",
+    "ESXi through syslog": "2026-05-05T05:05:05.123Z esx-3 vmkernel: cpu12:2101234)",
     "ESXi 8": "2026-05-05T05:05:05.123Z Wa(180) vmkwarning: cpu12:2101234)WARNING: ",
     "a serial console": "n101 login: [  200.011791] ",
     "journalctl --no-hostname": "Feb 01 00:00:00 kernel: ",
