@@ -233,21 +233,18 @@ async def test_a_stream_speaks_for_the_node_of_its_pod_whatever_it_says(
 async def test_a_node_that_the_coordinator_does_not_look_after_may_speak_too(
     tokens: Tokens, channel: grpc.aio.Channel, api: Api
 ) -> None:
-    """Its label is gone, or not there yet; the agent that runs there knows better."""
-    node = NODES[1]
-    await label(api.client, node, None)
-    try:
-        stream = await introduced(channel, await tokens.bound(await tokens.pod(node=node)))
-        await delete_if_there(api.client, NODE_HEALTHS, node)
-        await stream.write(pb.AgentMessage(snapshot=snapshot(node)))
+    """Its label is not there yet; the agent that runs there knows better."""
+    metadata = {"name": "bare"}
+    await api.client.create(resources.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    stream = await introduced(channel, await tokens.bound(await tokens.pod(node="bare")), outbox="bare")
+    await stream.write(pb.AgentMessage(snapshot=snapshot("bare")))
 
-        async def told() -> bool:
-            return node in [one["metadata"]["name"] for one in await api.client.list(NODE_HEALTHS)]
+    async def told() -> bool:
+        return "bare" in [one["metadata"]["name"] for one in await api.client.list(NODE_HEALTHS)]
 
-        await api.until(told)
-        stream.cancel()
-    finally:
-        await label(api.client, node, "true")
+    await api.until(told)
+    stream.cancel()
+    await api.client.delete(resources.NODES, "bare")
 
 
 async def delete_if_there(client: KubeClient, resource: resources.Resource, name: str, **more: Any) -> None:
@@ -256,7 +253,3 @@ async def delete_if_there(client: KubeClient, resource: resources.Resource, name
     except ApiError as error:
         if not error.not_found:
             raise
-
-
-async def label(client: KubeClient, node: str, value: str | None) -> None:
-    await client.merge_patch(resources.NODES, node, {"metadata": {"labels": {"nvidia.com/gpu.present": value}}})
