@@ -56,7 +56,7 @@ class Endpoints:
         return format_address(host, bound)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        # A thousand Jobs are some 40,000 lines: in the event loop, every scrape would hold up all else for a second.
+        # A thousand Jobs are 47,000 lines: in the event loop, every scrape would hold up all else for 0.4 s of CPU.
         body = await asyncio.to_thread(generate_latest, self._registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
