@@ -63,7 +63,6 @@ class Reason(StrEnum):
     INVALID_LOG_PROFILE = "InvalidLogProfile"
     # events only
     MEASUREMENT_CREATION_ERROR = "MeasurementCreationError"
-    FIELDS_WITHOUT_EFFECT = "FieldsWithoutEffect"
     LATE_EVIDENCE = "LateHardwareEvidence"
     DETECTOR_ERROR = "DetectorError"
 

@@ -31,7 +31,6 @@ from nvcre_coordinator.core.naming import (
     goodput_measurement_name,
 )
 from nvcre_coordinator.core.observed import Action, Decision, ProgressReset
-from nvcre_coordinator.core.unhandled_fields import unhandled
 from nvcre_coordinator.metrics import JobMetrics
 from nvcre_coordinator.workloads import WorkloadAdapter
 from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
@@ -128,8 +127,6 @@ class JobActions:
         self._refused.pop(job.key, None)
         if not adopted:
             self._metrics.workloads_created.labels(*_labels(job.view)).inc()
-            if not job.view.status.restart_count and (note := unhandled(job.raw.get("spec") or {})):
-                self._events.record(job.raw, type="Warning", reason=Reason.FIELDS_WITHOUT_EFFECT, note=note)
 
         def created(current: Job) -> JobStatus:
             return job_lifecycle.created(current, self._adapter.reference(current), self._clock(), adopted=adopted)

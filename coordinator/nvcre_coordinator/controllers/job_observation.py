@@ -21,6 +21,7 @@ from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core import clock_offset
 from nvcre_coordinator.core.attribution import AgentState, NodeFacts
+from nvcre_coordinator.core.goodput_status import measured_goodput
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at, stalled, wants_probes
 from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
@@ -72,6 +73,7 @@ class JobObserver:
         hardware, blind = self._detect(job, group, healths, without_gpus(pods), now)
         bandwidth = self._caches.bandwidth_of(job)
         workload = await self._workload(job)
+        goodputs = self._caches.goodputs_of(job)
         watched = group if job.status.terminal and not concluded(job.status) else ()
         nodes = await self._node_facts(run, confirmed, healths, now, leases_of=watched)
         held = self.held_pods(job)
@@ -86,14 +88,14 @@ class JobObserver:
             nodes=nodes,
             healths=healths,
             hardware=hardware,
-            measured=measured_bandwidth(bandwidth),
+            measured=measured_bandwidth(bandwidth) | measured_goodput(goodputs),
             probes=self._probes.ensure(job, group) if wants_probes(job) and group else None,
             tails=self._memory.tails(run),
             log_ends=self._log_ends(run, job),
             observing_since=observing_since,
             bandwidth_exists=bandwidth is not None,
             goodput_exists=self._caches.has_goodput(job),
-            goodputs=self._caches.goodputs_of(job),
+            goodputs=goodputs,
         )
         return seen, blind
 

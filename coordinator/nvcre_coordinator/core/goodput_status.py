@@ -14,8 +14,8 @@ from datetime import datetime
 import msgspec
 from nvcre_logs.training import TrainingEvent
 
-from nvcre_coordinator.api.conditions import Condition, ConditionStatus, ConditionType, Reason
-from nvcre_coordinator.api.measurement import GoodputMeasurementStatus, PendingInterruption
+from nvcre_coordinator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find
+from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus, PendingInterruption
 from nvcre_coordinator.api.meta import second
 from nvcre_coordinator.core.conditions import Stamp, put
 from nvcre_coordinator.core.goodput import (
@@ -29,6 +29,11 @@ from nvcre_coordinator.core.goodput import (
     ratio,
 )
 from nvcre_coordinator.core.limits import clip
+from nvcre_coordinator.core.observed import Measured
+from nvcre_coordinator.core.thresholds import AVG_STEP_TIME, AVG_TFLOPS_PER_GPU, GOODPUT_RATIO
+
+KEYS = frozenset({GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME})
+"""Thresholds that a GoodputMeasurement gives values to."""
 
 
 def running(
@@ -146,6 +151,29 @@ def restore(status: GoodputMeasurementStatus) -> GoodputState:
     )
 
 
+def measured_goodput(measurements: Iterable[GoodputMeasurement]) -> Measured:
+    """Final values of the first measurement; zero is a value, and what its log never told is lost."""
+    measurement = next(iter(measurements), None)
+    if measurement is None:
+        return Measured()
+    status, name = measurement.status, f"GoodputMeasurement {measurement.metadata.name}"
+    complete = find(status.conditions, ConditionType.COMPLETE)
+    if complete is None or complete.status is not ConditionStatus.TRUE:
+        measuring = find(status.conditions, ConditionType.MEASURING)
+        if measuring is None or measuring.status is not ConditionStatus.FALSE:
+            return Measured()
+        return Measured(pending=dict.fromkeys(KEYS, f"{name}: {measuring.message}"))
+    told = {
+        GOODPUT_RATIO: status.result,
+        AVG_TFLOPS_PER_GPU: status.avg_tflops_per_gpu,
+        AVG_STEP_TIME: status.avg_step_time_sec,
+    }
+    if complete.reason != Reason.JOB_SUCCEEDED:
+        return Measured(lost=dict.fromkeys(KEYS, f"{name} ended with {complete.reason}"))
+    values = {key: value for key, text in told.items() if text is not None and (value := _number(text)) is not None}
+    return Measured(values, {key: f"{name}: its logs do not tell {key}" for key in KEYS - set(values)})
+
+
 def _interruption(pending: PendingInterruption, checkpoint: Checkpoint | None) -> Interruption | None:
     if pending.t_interrupt is None:
         return None
@@ -252,11 +280,16 @@ def _float(text: str | None) -> float:
 
 
 def _positive(text: str | None) -> float | None:
+    value = _number(text) if text else None
+    return value if value is not None and value > 0 else None
+
+
+def _number(text: str) -> float | None:
     try:
-        value = float(text) if text else 0.0
+        value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if math.isfinite(value) else None
 
 
 def _or(value: int | None, other: int | None) -> int | None:

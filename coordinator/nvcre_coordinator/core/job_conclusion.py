@@ -19,7 +19,6 @@ from nvcre_coordinator.core.conditions import Conditions, Stamp, put
 from nvcre_coordinator.core.durations import go_duration, parse_go_duration
 from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed
 from nvcre_coordinator.core.slow_nodes import attribute_slowness
-from nvcre_coordinator.core.unhandled_fields import UNMEASURED
 
 CONFIRMATION_LIMIT = timedelta(seconds=15)
 LEASE_LIMIT = timedelta(seconds=30)
@@ -156,8 +155,9 @@ def _why_missing(seen: Observed) -> str:
     bandwidth = sorted(missing & {thresholds.BUS_BANDWIDTH, thresholds.ALG_BANDWIDTH} - set(known))
     if bandwidth and seen.job.spec.bandwidth_measurement is None:
         whys.add(f"spec.bandwidthMeasurement is absent, so nothing measures {', '.join(bandwidth)}")
-    if unmeasured := sorted(missing & UNMEASURED):
-        whys.add(f"this version of nvcre does not measure {', '.join(unmeasured)}")
+    goodput = sorted(missing - {thresholds.BUS_BANDWIDTH, thresholds.ALG_BANDWIDTH} - set(known))
+    if goodput and not seen.goodputs:
+        whys.add(f"spec.goodputMeasurement is absent, so nothing measures {', '.join(goodput)}")
     return f": {'; '.join(sorted(whys))}" if whys else ""
 
 

@@ -53,6 +53,9 @@ class Measured:
     lost: Mapping[str, str] = field(default_factory=dict)
     pending: Mapping[str, str] = field(default_factory=dict)
 
+    def __or__(self, other: Measured) -> Measured:
+        return Measured({**self.values, **other.values}, {**self.lost, **other.lost}, {**self.pending, **other.pending})
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeProgress:

@@ -53,17 +53,6 @@ async def test_the_seed_page_s_job_becomes_a_train_job_with_five_labels(cluster:
     assert (await cluster.events("my-job")).count(("Normal", "WorkloadCreated")) == 1
 
 
-async def test_fields_that_have_no_effect_are_told_once(cluster: Any) -> None:
-    await cluster.start()
-    await cluster.create_job("hopeful", {"stallMultiplier": 3})
-    await cluster.until("hopeful", "InProgress", "True", "WorkloadRunning")
-    events = await cluster.events("hopeful")
-    while ("Warning", "FieldsWithoutEffect") not in events:
-        await asyncio.sleep(0.05)
-        events = await cluster.events("hopeful")
-    assert events.count(("Warning", "FieldsWithoutEffect")) == 1
-
-
 async def test_a_fast_run_meets_its_threshold(cluster: Any) -> None:
     await cluster.start()
     spec = {

@@ -11,8 +11,14 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nvcre_coordinator.api.conditions import Condition, find
-from nvcre_coordinator.api.measurement import GoodputMeasurementStatus, PendingInterruption
+from nvcre_coordinator.api.conditions import Condition, Reason, find
+from nvcre_coordinator.api.measurement import (
+    GoodputMeasurement,
+    GoodputMeasurementSpec,
+    GoodputMeasurementStatus,
+    PendingInterruption,
+)
+from nvcre_coordinator.api.meta import ObjectMeta
 from nvcre_coordinator.core import goodput_status
 from nvcre_coordinator.core.conditions import Stamp
 from nvcre_coordinator.core.goodput import (
@@ -27,6 +33,8 @@ from nvcre_coordinator.core.goodput import (
     ratio,
     rules_of,
 )
+from nvcre_coordinator.core.goodput_status import measured_goodput
+from nvcre_coordinator.core.observed import Measured
 from nvcre_logs.profile import LogProfileSpec
 from nvcre_logs.training import Kind, TrainingEvent, TrainingReader, compile_training
 
@@ -414,3 +422,41 @@ def test_a_status_that_was_written_can_be_read_again() -> None:
     status = goodput_status.running(GoodputMeasurementStatus(), state, Rules(), stamp("10:03:10"))
     again = goodput_status.running(status, goodput_status.restore(status), Rules(), stamp("10:03:10"))
     assert again == status
+
+
+# Thresholds
+
+
+def measurement(status: GoodputMeasurementStatus) -> GoodputMeasurement:
+    return GoodputMeasurement(ObjectMeta(name="g"), GoodputMeasurementSpec("nemo"), status)
+
+
+def test_a_threshold_may_use_final_figures_only_and_zero_is_one() -> None:
+    state = folded(GoodputState(), events(ENDED_LOG, NEMO))
+    provisional = goodput_status.running(
+        GoodputMeasurementStatus(), fold(state, Sampled(at("10:03:01")), Rules()), Rules(), stamp("10:03:01")
+    )
+    assert measured_goodput([measurement(provisional)]) == Measured()
+    final = goodput_status.succeeded(
+        GoodputMeasurementStatus(), state, Rules(), stamp(), ended_at=at("10:05:00"), profile="nemo"
+    )
+    values = measured_goodput([measurement(final)]).values
+    assert values == {"goodputRatio": 0.942373, "avgTFLOPsPerGPU": 100.0, "avgStepTimeSec": 5.5}
+    zero = msgspec.structs.replace(final, result="0.000000", avg_tflops_per_gpu=None)
+    measured = measured_goodput([measurement(zero)])
+    assert measured.values["goodputRatio"] == 0.0
+    assert set(measured.lost) == {"avgTFLOPsPerGPU"}
+
+
+def test_a_measurement_that_ended_without_figures_says_that_they_are_lost() -> None:
+    status = goodput_status.failed(
+        GoodputMeasurementStatus(), GoodputState(), Rules(), stamp(), ended_at=at("10:05:00")
+    )
+    measured = measured_goodput([measurement(status)])
+    assert measured.values == {}
+    assert measured.lost["goodputRatio"] == "GoodputMeasurement g ended with JobFailed"
+    waiting = goodput_status.unusable_profile(
+        GoodputMeasurementStatus(), Reason.LOG_PROFILE_NOT_FOUND, "no such profile", stamp()
+    )
+    assert measured_goodput([measurement(waiting)]).pending["goodputRatio"] == "GoodputMeasurement g: no such profile"
+    assert measured_goodput([]) == Measured()

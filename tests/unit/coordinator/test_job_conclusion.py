@@ -96,7 +96,7 @@ def test_a_key_that_nothing_measures_is_said_to_be_one(build: Any) -> None:
     status = succeeded(build, thresholds={"goodputRatio": "value > 0.9"}).status
     pending = find(status.conditions, ConditionType.ATTRIBUTED)
     assert pending is not None
-    assert pending.message.endswith("this version of nvcre does not measure goodputRatio")
+    assert pending.message.endswith("spec.goodputMeasurement is absent, so nothing measures goodputRatio")
 
 
 def test_hardware_evidence_is_not_said_to_explain_a_violated_threshold_that_nobody_probed(
