@@ -33,7 +33,8 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
     creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None  # when the grace ends, not when the deletion was asked for
+    deletion_grace_period_seconds: int | None = None
 
     def controlled_by(self, uid: str) -> bool:
         return any(owner.controller and owner.uid == uid for owner in self.owner_references)

@@ -2,11 +2,11 @@
 
 A collective dies within a second and exit times have one-second resolution, so candidates are the ranks within 2 s of
 the earliest exit (more where the nodes' clocks are known less well) whose exit class and log are not a follow-up of
-somebody else's failure: SIGTERM (143), SIGKILL (137) of a teardown, NCCL remote errors, launchers (unless they were
-killed for their own memory).  Log times order them where they are known and differ by more than 2 s plus both clocks'
-error (DESIGN 6.5).  Where all of those are echoes, a fault beyond doubt counts though it took longer to end: writing a
-core, or hanging in a teardown, takes longer than the others need to notice.  All times are put on the coordinator's
-clock first.
+somebody else's failure: SIGTERM (143), SIGKILL (137) of a teardown, any exit of a pod that was told to end before, NCCL
+remote errors, launchers (unless they were killed for their own memory).  Log times order them where they are known and
+differ by more than 2 s plus both clocks' error (DESIGN 6.5).  Where all of those are echoes, a fault beyond doubt
+counts though it took longer to end: writing a core, or hanging in a teardown, takes longer than the others need to
+notice.  All times are put on the coordinator's clock first.
 """
 
 from __future__ import annotations
@@ -100,12 +100,20 @@ def _fault(ending: _Ending) -> bool:
 
 def _follow_up(ending: _Ending, *, alone_first: bool) -> bool:
     told = ending.pod.log.origin if ending.pod.log is not None else Origin.NONE
+    if ending.exit.reason != OOM_KILLED and _obeyed(ending):
+        return True
     if ending.exit.reason == OOM_KILLED or told is Origin.OWN:  # also one that hung after its fault and was killed
         return False
     if told is Origin.FOLLOW_UP or ending.exit.code in TEARDOWN_EXITS:
         return True
     # A teardown kills after somebody else has ended; the very first to end was not killed by one.
     return ending.exit.code == SIGKILL_EXIT and not alone_first
+
+
+def _obeyed(ending: _Ending) -> bool:
+    """Told to end before it ended, and its log tells nothing from before that: however it exited."""
+    told_at = ending.pod.told_to_end
+    return told_at is not None and (ending.logged is None or ending.logged >= told_at)
 
 
 def _earliest_by_log(candidates: list[_Ending]) -> list[_Ending]:

@@ -8,7 +8,7 @@ line therefore live in the ConfigMap `<job>-pods` (key pods.json).  This module 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -46,6 +46,7 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     gpus: bool = False  # has GPUs of its own
     exit: Exit | None = None
     log: LogFinding | None = None  # read when the container terminated
+    told_to_end: Moment | None = None  # when its deletion was asked for, if that was before it ended
     over: bool = False  # ran in an attempt that was given up: restarted from a checkpoint, or preempted
 
     @property
@@ -97,6 +98,7 @@ def observe(pod: Pod) -> PodRecord:
         created_at=meta.creation_timestamp,
         gpus=pod.spec.asks_for(names.GPU_RESOURCE),
         exit=_exit(pod),
+        told_to_end=_told_to_end(pod),
     )
 
 
@@ -111,6 +113,7 @@ def fold(known: PodRecord | None, seen: PodRecord) -> PodRecord:
         phase=known.phase if known.finished and not seen.finished else seen.phase,
         exit=exited,
         log=seen.log or known.log,
+        told_to_end=known.told_to_end or (None if known.failed else seen.told_to_end),
         over=seen.over or known.over,
     )
 
@@ -195,6 +198,13 @@ def decode(text: str) -> RunRecord:
 def _number(label: str | None) -> int | None:
     """Anybody may write a label; what is no number of ours is none."""
     return int(label) if label is not None and label.isascii() and label.isdecimal() and len(label) <= 9 else None
+
+
+def _told_to_end(pod: Pod) -> datetime | None:
+    meta = pod.metadata
+    if meta.deletion_timestamp is None or any(container.state.terminated for container in pod.containers):
+        return None
+    return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
 
 
 def _exit(pod: Pod) -> Exit | None:

@@ -91,6 +91,7 @@ class Builders:
         role: str = "node",
         attempt: int = 0,
         phase: str | None = None,
+        told: float | None = None,
     ) -> PodRecord:
         finished = START + timedelta(seconds=ended)
         return PodRecord(
@@ -106,6 +107,7 @@ class Builders:
             log=None
             if log is None or not code
             else LogFinding(log, line, None if logged is None else START + timedelta(seconds=logged)),
+            told_to_end=None if told is None else START + timedelta(seconds=told),
         )
 
 

@@ -57,6 +57,8 @@ def test_candidates_within_two_seconds_are_all_named_and_none_is_picked(build: A
         ({"code": 143}, "SIGTERM of the teardown"),
         ({"code": 137, "ended": 61}, "SIGKILL after somebody else ended"),
         ({"code": 1, "role": "launcher"}, "launcher noise"),
+        ({"code": 7, "told": 60}, "told to end, and exits in its own way"),
+        ({"code": 7, "told": 60, "log": Origin.OWN, "logged": 60.2}, "told to end, and says so in its own way"),
         ({"code": 1, "attempt": -1}, "an earlier attempt of the JobSet"),
     ],
 )
@@ -64,6 +66,17 @@ def test_follow_ups_are_no_candidates(build: Any, other: dict[str, Any], case: s
     crash = build.pod("r1", node="n1", rank=1, code=1, ended=60)
     echo = build.pod("r0", node="n0", rank=0, **({"ended": 60} | other))
     assert named(attribute(build, echo, crash)) == ["n1"], case
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"log": Origin.OWN, "logged": 59.5}, {"code": 137, "reason": "OOMKilled"}],
+    ids=["failed before it was told", "killed for memory"],
+)
+def test_a_rank_that_was_told_to_end_may_have_failed_before(build: Any, own: dict[str, Any]) -> None:
+    crash = build.pod("r1", node="n1", rank=1, code=1, ended=60)
+    other = build.pod("r0", node="n0", rank=0, told=60, **({"code": 7, "ended": 61} | own))
+    assert named(attribute(build, other, crash)) == ["n0", "n1"]
 
 
 def test_out_of_memory_is_a_cause_of_its_own(build: Any) -> None:

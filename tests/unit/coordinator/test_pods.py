@@ -1,5 +1,6 @@
 """What is remembered of a run's pods, whatever happens to them."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -82,6 +83,24 @@ def test_a_failed_exit_and_its_log_survive_later_observations() -> None:
     assert record.phase == "Failed"
     assert record.log == LogFinding(Origin.OWN, "boom")
     assert run.boot_ids == {"n3": "boot-1"}
+
+
+def told_to_end(seen: Pod) -> Pod:
+    asked = {"deletion_timestamp": datetime(2026, 12, 1, 12, 1, 30, tzinfo=UTC), "deletion_grace_period_seconds": 30}
+    return msgspec.structs.replace(seen, metadata=msgspec.structs.replace(seen.metadata, **asked))
+
+
+def test_a_pod_that_is_deleted_while_it_runs_was_told_to_end_when_that_was_asked_for() -> None:
+    run = remember(RunRecord(), [observe(told_to_end(pod({"name": "a", "state": {"running": {}}})))], {})
+    run = remember(run, [observe(told_to_end(pod(ended("a", 7), phase="Failed")))], {})
+    assert run.pods["u"].told_to_end == datetime(2026, 12, 1, 12, 1, tzinfo=UTC)
+
+
+def test_a_pod_that_is_deleted_after_it_ended_was_not_told_to() -> None:
+    failed = ended("a", 1)
+    run = remember(RunRecord(), [observe(pod(failed, phase="Failed"))], {})
+    run = remember(run, [observe(told_to_end(pod(failed, phase="Failed")))], {})
+    assert run.pods["u"].told_to_end is None
 
 
 def test_what_is_written_is_read_back() -> None:
