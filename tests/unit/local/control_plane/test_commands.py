@@ -7,8 +7,10 @@ import yaml
 from nvcre_local.control_plane.certificates import Pair
 from nvcre_local.control_plane.commands import (
     ApiServerFiles,
+    Audit,
     Command,
     ControllerPorts,
+    audit_policy,
     controller,
     jobset_config,
     kube_apiserver,
@@ -33,6 +35,18 @@ def test_the_api_server_listens_where_it_is_told_and_shows_kubelets_its_certific
         "--kubelet-client-certificate=/d/kubelet.crt",
         "--etcd-servers=https://127.0.0.1:2379",
     } <= set(command.words)
+
+
+def test_the_api_server_logs_what_a_group_of_users_asks_of_it_if_it_is_told_to():
+    files = ApiServerFiles(PAIR, PAIR, PAIR, PAIR, Path("/d/ca.crt"), Path("/d/tokens"))
+    audit = Audit(policy=Path("/d/policy.yaml"), log=Path("/logs/audit.jsonl"))
+    command = kube_apiserver(Path("/b/a"), files, Path("/d/api"), host="::1", port=1, etcd=2, audit=audit)
+    assert {"--audit-policy-file=/d/policy.yaml", "--audit-log-path=/logs/audit.jsonl"} <= set(command.words)
+    rules = yaml.safe_load(audit_policy("system:serviceaccounts:nvcre-system"))["rules"]
+    assert rules == [
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts:nvcre-system"]},
+        {"level": "None"},
+    ]
 
 
 @pytest.mark.parametrize(
