@@ -149,8 +149,10 @@ class RunMemory:
     async def save(self, run_key: Key, job: Job) -> None:
         """Writes the ConfigMap when something is new.  The only writer is the leader: last write wins."""
         run = self._runs.get(run_key)
-        record = lasting(run.record) if run is not None else RunRecord()
-        if run is None or not (record.pods or run.saved):
+        if run is None:
+            return
+        record = lasting(run.record)
+        if not (record.pods or run.saved):
             return
         text = encode(record)
         if text == run.saved:
