@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 local_app = typer.Typer(help="A whole cluster on this machine, simulated or with its real GPUs.", no_args_is_help=True)
 app.add_typer(local_app, name="local")
+profile_app = typer.Typer(help="LogProfiles: which log lines of a framework mean what.", no_args_is_help=True)
+app.add_typer(profile_app, name="profile")
 
 
 class Output(StrEnum):
@@ -165,6 +167,20 @@ def parse(
     from nvcre_cli.parse import parse_logs  # noqa: PLC0415
 
     raise typer.Exit(parse_logs(logs, profile, as_json=output is Output.JSON))
+
+
+@profile_app.command("test")
+def profile_test(
+    profile: Annotated[str, typer.Argument(help="A LogProfile: a file, or the name of a built-in one.")],
+    log: Annotated[Path, typer.Argument(help="A log; - is stdin.")],
+) -> None:
+    """Show line by line what a LogProfile matches.
+
+    Exit code 0: something. 1: nothing. 2: a pattern does not compile, or does not match its example.
+    """
+    from nvcre_cli.profile_test import show_matches  # noqa: PLC0415
+
+    raise typer.Exit(show_matches(profile, str(log)))
 
 
 @app.command("version")

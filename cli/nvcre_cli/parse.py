@@ -6,6 +6,7 @@ verdict, then the table.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ SHOWN_STEPS = 12
 
 def parse_logs(logs: Sequence[Path], profile: str | None, *, as_json: bool) -> int:
     """The exit code: 0 where every log has a complete and correct measurement at its end.  Raises UsageProblem."""
-    named = None if profile is None else _profile(profile)
+    named = None if profile is None else named_profile(profile)
     console = Terminal()
     verdict = EXIT_PASSED
     for log in logs:
@@ -53,28 +54,25 @@ def parse_logs(logs: Sequence[Path], profile: str | None, *, as_json: bool) -> i
 
 
 def _measure(log: Path, profile: NamedProfile | None) -> Measured:
-    if str(log) == "-":
-        data = sys.stdin.buffer.read()
+    held = [*chunks_of("-")] if str(log) == "-" else None  # stdin can be read once only
 
-        def source() -> Iterable[bytes]:
-            return iter((data,))
-    else:
-
-        def source() -> Iterable[bytes]:
-            return _chunks(log)
+    def source() -> Iterable[bytes]:
+        return held if held is not None else chunks_of(str(log))
 
     try:
         return guess(source, _shipped()) if profile is None else measure(source, profile)
-    except OSError as error:
-        raise UsageProblem(f"{log}: {error.strerror or error}") from error
     except LogProfileError as error:
         raise UsageProblem(str(error)) from error
 
 
-def _chunks(log: Path) -> Iterator[bytes]:
-    with log.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
+def chunks_of(log: str) -> Iterator[bytes]:
+    """A file's, or stdin's for `-`.  Raises UsageProblem."""
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if log == "-" else Path(log).open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except OSError as error:
+        raise UsageProblem(f"{log}: {error.strerror or error}") from error
 
 
 def _document(measured: Measured, case: str) -> dict[str, Any]:
@@ -92,7 +90,7 @@ def _shipped() -> list[NamedProfile]:
     return sorted(found, key=lambda profile: (profile.name == "megatron-bridge", profile.name))
 
 
-def _profile(name_or_file: str) -> NamedProfile:
+def named_profile(name_or_file: str) -> NamedProfile:
     shipped = {profile.name: profile for profile in _shipped()}
     if name_or_file in shipped:
         return shipped[name_or_file]

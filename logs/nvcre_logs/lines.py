@@ -109,12 +109,12 @@ class LineFeed:
 
     def finish(self) -> bytes:
         """What came after the last line end."""
-        rest = bytes(self._rest.removesuffix(b"\r"))
+        rest = bytes(self._rest)
         self._rest.clear()
         if self._skipping:
             self._skipping = False
             return b"\n"
-        return rest + b"\n" if rest else b""
+        return rest.removesuffix(b"\r") + b"\n" if rest else b""
 
     def _complete(self, lines: bytes) -> bytes:
         if self._skipping:

@@ -42,7 +42,8 @@ _FAILURE = re.compile(  # every branch starts at a fixed place and is bounded: a
     r"|\.\. (?P<trace_host>\S{1,255}) pid \d{1,10}: Test failure\b"
     r"|(?P<gpus>Invalid number of GPUs)"
     r"|(?P<time>DUE TO TIME LIMIT)"
-    r"|(?P<reach>ssh: connect to host \S{1,255} port|lost communication with a remote daemon)"
+    r"|(?P<reach>ssh: connect to host \S{1,255} port|ssh: Could not resolve hostname|Host key verification failed"
+    r"|lost communication with a remote daemon|unable to reliably start one or more daemons)"
 )
 _NETWORK = re.compile(
     r"network error|remote process exited|NET/|\bib[vf]?_|[Ss]ocket|No route to host|[Uu]nreachable"
@@ -147,10 +148,10 @@ class NcclOutputParser:
     def _failure_reason(failure: re.Match[str], text: str) -> str | None:
         reason: str | None = None  # a line of the call trace has none of its own
         match failure["kind"]:
+            case "NCCL failure" | "CUDA failure" if "out of memory" in text:
+                reason = "cuda_oom"
             case "NCCL failure":
                 reason = "network_error" if _NETWORK.search(text) else "nccl_error"
-            case "CUDA failure" if "out of memory" in text:
-                reason = "cuda_oom"
             case "CUDA failure":
                 reason = "gpu_missing" if _NO_GPU.search(text) else "cuda_error"
             case "timeout":

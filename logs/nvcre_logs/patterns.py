@@ -34,6 +34,13 @@ class LinePattern:
     captures: tuple[int, ...]  # group numbers, in the order in which they are yielded
     linear: LinearPattern | None = None  # the same for `re`, where that is safe: five times as fast from Python
 
+    def find(self, line: bytes) -> re2.Match | None:
+        """In one line, prefixes already removed; `re` and RE2 count groups alike."""
+        linear = self.linear
+        if linear is None or not linear.suits(line):
+            return self.line.search(line)
+        return linear.line.match(line) if linear.anchored else linear.line.search(line)
+
     def scan(self, text: bytes) -> Iterator[tuple[bytes | None, ...]]:
         """`text` is whole lines, prefixes already removed."""
         captures = self.captures

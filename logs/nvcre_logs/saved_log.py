@@ -17,6 +17,8 @@ from nvcre_logs.profile import LOG_FORMAT, NCCL_TESTS, LogProfileSpec
 from nvcre_logs.training import TrainingReader, compile_training, of_one_rank
 from nvcre_logs.training_document import Marker, TrainingLog, markers
 
+HEAD_BYTES = 8 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class NamedProfile:
@@ -53,7 +55,29 @@ def measure(source: Source, profile: NamedProfile) -> Measured:
 
 
 def guess(source: Source, profiles: Sequence[NamedProfile]) -> Measured:
-    """By the profile that finds most; of two that find the same, the first.  Tables of nccl-tests come first."""
+    """By the profile that finds most in the beginning of the log, where that has anything, else in all of it."""
+    head = list(_head(source()))
+    best = _best(lambda: head, profiles)
+    if sum(map(len, head)) < HEAD_BYTES:
+        return best
+    return measure(source, _named(best.profile, profiles)) if best.found else _best(source, profiles)
+
+
+def _named(name: str, profiles: Sequence[NamedProfile]) -> NamedProfile:
+    return next(profile for profile in profiles if profile.name == name)
+
+
+def _head(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    size = 0
+    for chunk in chunks:
+        yield chunk
+        size += len(chunk)
+        if size >= HEAD_BYTES:
+            return
+
+
+def _best(source: Source, profiles: Sequence[NamedProfile]) -> Measured:
+    """Of two profiles that find the same, the first; tables of nccl-tests come before steps."""
     nccl = next((profile for profile in profiles if profile.log_format == NCCL_TESTS), None)
     tables = _measure_nccl(source, nccl) if nccl is not None else None
     if tables is not None and isinstance(tables.log, NcclLog) and any(test.rows for test in tables.log.tests):

@@ -23,7 +23,7 @@ import re2
 
 from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
 from nvcre_logs.lines import Line, unwrap
-from nvcre_logs.patterns import LogProfileError, compile_pattern
+from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import DurationUnit, EventPattern, LogProfileSpec
 
 MAX_EVENT_LINE_BYTES = 64 * 1024
@@ -66,9 +66,13 @@ class TrainingEvent:
 @dataclass(frozen=True, slots=True)
 class _Event:
     kind: Kind
-    pattern: re2.Pattern
+    pattern: LinePattern
     groups: dict[str, int]
     units: dict[str, DurationUnit]
+
+    @property
+    def tells_progress(self) -> bool:
+        return any(name.startswith("progress") for name in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class TrainingProfile:
     layout: GoTimeParser
     start: _Event | None
     events: tuple[_Event, ...]
-    warmup: re2.Pattern | None
+    warmup: LinePattern | None
     prefilter: re2.Pattern | None  # matches in every line in which one of them does; None: try every line
 
 
@@ -116,8 +120,9 @@ def _all(*patterns: EventPattern | None) -> list[EventPattern]:
 def _compile(kind: Kind, pattern: EventPattern | None, field_name: str) -> _Event | None:
     if pattern is None:
         return None
-    line = compile_pattern(pattern, f"spec.patterns.{field_name}", ()).line
-    return _Event(kind, line, {name.decode(): number for name, number in line.groupindex.items()}, pattern.units)
+    compiled = compile_pattern(pattern, f"spec.patterns.{field_name}", ())
+    groups = {name.decode(): number for name, number in compiled.line.groupindex.items()}
+    return _Event(kind, compiled, groups, pattern.units)
 
 
 def _prefilter(sources: list[str]) -> re2.Pattern | None:
@@ -143,6 +148,7 @@ class TrainingReader:
         self._progress: dict[str, _Progress] = {}  # by pod
         self._told: TrainingEvent | None = None  # the last step, and its text
         self._told_text = b""
+        self._tells_progress = any(event.tells_progress for event in profile.events)
         self.progress_lines = 0
 
     def feed(self, block: bytes) -> list[TrainingEvent]:
@@ -173,10 +179,10 @@ class TrainingReader:
         line = unwrap(raw[:MAX_EVENT_LINE_BYTES])
         text = line.text.encode()
         start = self._profile.start
-        if start is not None and (match := start.pattern.search(text)) is not None:
+        if start is not None and (match := start.pattern.find(text)) is not None:
             yield self._event(start, match, line, number)
         for event in self._profile.events:
-            match = event.pattern.search(text)
+            match = event.pattern.find(text)
             if match is None:
                 continue
             if event.kind is Kind.STEP:
@@ -206,7 +212,7 @@ class TrainingReader:
     def _step(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent | None:
         capture = _Captures(event, match)
         progress = self._progress.setdefault(line.pod, _Progress())
-        if progress.take(capture):
+        if self._tells_progress and progress.take(capture):
             self.progress_lines += 1
         if not capture.has_record:
             return None
@@ -229,7 +235,7 @@ class TrainingReader:
             loss=_or(capture.number("loss"), progress.loss),
             target=last + 1 if last is not None else _or(capture.integer("target"), progress.target),
             elapsed_s=progress.elapsed_s,
-            is_warmup=warmup is not None and warmup.search(line.text.encode()) is not None,
+            is_warmup=warmup is not None and warmup.find(line.text.encode()) is not None,
             source=(line.pod, line.rank),
         )
         progress.tflops = progress.loss = None

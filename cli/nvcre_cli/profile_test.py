@@ -1,0 +1,59 @@
+"""`nvcre profile test`: line by line what a LogProfile makes of a log, for the person who writes one."""
+
+from __future__ import annotations
+
+import msgspec
+from nvcre_logs.lines import LineFeed, unwrap
+from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
+from nvcre_logs.profile import EventPattern
+from rich.table import Table
+from rich.text import Text
+
+from nvcre_cli.parse import chunks_of, named_profile
+from nvcre_cli.problems import EXIT_FAILED, EXIT_PASSED, UsageProblem
+from nvcre_cli.terminal import Terminal
+
+
+def show_matches(profile: str, log: str) -> int:
+    """The exit code: 0 where a line matched.  Raises UsageProblem, also where an example does not match its pattern."""
+    patterns = _patterns(profile)
+    table = Table(box=None, pad_edge=False)
+    for name in ("line", "pattern", "captures"):
+        table.add_column(name, justify="right" if name == "line" else "left", overflow="fold")
+    counts = dict.fromkeys(patterns, 0)
+    feed, number = LineFeed(), 0
+    blocks = (feed.feed(chunk) for chunk in chunks_of(log))
+    for block in (*blocks, feed.finish()):
+        for raw in block.split(b"\n")[:-1]:
+            number += 1
+            text = unwrap(raw).text.encode()
+            for name, pattern in patterns.items():
+                if (captures := _captures(pattern, text)) is not None:
+                    counts[name] += 1
+                    table.add_row(str(number), name, Text(captures))
+    console = Terminal()
+    console.print(table)
+    console.print(Text("; ".join(f"{name}: {count} of {number} lines" for name, count in counts.items())))
+    return EXIT_PASSED if any(counts.values()) else EXIT_FAILED
+
+
+def _patterns(profile: str) -> dict[str, LinePattern]:
+    found: dict[str, LinePattern] = {}
+    patterns = named_profile(profile).spec.patterns
+    for field in msgspec.structs.fields(patterns):
+        pattern = getattr(patterns, field.name)
+        if isinstance(pattern, EventPattern):
+            try:
+                found[field.encode_name] = compile_pattern(pattern, f"spec.patterns.{field.encode_name}", ())
+            except LogProfileError as error:
+                raise UsageProblem(f"{profile}: {error}") from error
+    return found
+
+
+def _captures(pattern: LinePattern, text: bytes) -> str | None:
+    match = pattern.find(text)
+    if match is None:
+        return None
+    groups = sorted(pattern.line.groupindex.items(), key=lambda item: item[1])
+    told = ((name.decode(), match[group]) for name, group in groups)
+    return "  ".join(f"{name}={value.decode(errors='replace')}" for name, value in told if value is not None)

@@ -1,0 +1,47 @@
+"""`nvcre profile test`: what it shows of each line, and what it says of a profile that cannot be used."""
+
+from pathlib import Path
+
+import pytest
+from nvcre_cli.problems import UsageProblem
+from nvcre_cli.profile_test import show_matches
+
+CORPUS = Path(__file__).parents[2] / "corpus"
+MINE = "kind: LogProfile\nmetadata: {name: mine}\nspec:\n  timestamp: {layout: '2006'}\n  patterns:\n    trainingStep: "
+
+
+def test_every_line_that_matches_with_what_it_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile, log = tmp_path / "mine.yaml", tmp_path / "run.log"
+    profile.write_text(MINE + "{regex: '^step (?P<globalStep>[0-9]+)(?: loss (?P<loss>[0-9.]+))?'}\n")
+    log.write_text("hello\n[rank0]: step 7 loss 2.5\nno step\nstep 8\n")
+    assert show_matches(str(profile), str(log)) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == [
+        ["2", "trainingStep", "globalStep=7", "loss=2.5"],
+        ["4", "trainingStep", "globalStep=8"],
+        ["trainingStep:", "2", "of", "4", "lines"],
+    ]
+
+
+def test_nothing_is_told_as_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_matches("maxtext", str(CORPUS / "ts01-megatron-2026.log")) == 1
+    assert "trainingStep: 0 of 12 lines" in capsys.readouterr().out
+
+
+def test_the_built_in_nccl_profile_shows_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert show_matches("nccl-bandwidth", str(CORPUS / "ns01-allreduce-h100-clean.log")) == 0
+    assert "bandwidthResult: 14 of 35 lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        ("{regex: '(?P<x>'}", "spec.patterns.trainingStep.regex does not compile as RE2"),
+        ("{regex: 'a', example: 'b'}", "spec.patterns.trainingStep.example does not match"),
+    ],
+)
+def test_a_pattern_that_cannot_be_right(pattern: str, told: str, tmp_path: Path) -> None:
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(MINE + pattern + "\n")
+    with pytest.raises(UsageProblem, match=told):
+        show_matches(str(profile), str(CORPUS / "ts01-megatron-2026.log"))
