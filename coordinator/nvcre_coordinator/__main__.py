@@ -8,12 +8,11 @@ import signal
 import sys
 
 from nvcre_kube.client import ConfigError, KubeClient
+from nvcre_protos.addresses import ListenError
 from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_coordinator.config import Config, parse
-from nvcre_coordinator.endpoints import ListenError
 from nvcre_coordinator.fleet.certificates import CertificateError
-from nvcre_coordinator.fleet.service import ListenError as GrpcListenError
 from nvcre_coordinator.process import Coordinator
 
 logger = logging.getLogger("nvcre_coordinator")
@@ -45,7 +44,7 @@ async def _serve(config: Config) -> int:
             raise
         logger.info("stopped on signal")
         return 0
-    except (ConfigError, ListenError, GrpcListenError, CertificateError) as error:
+    except (ConfigError, ListenError, CertificateError) as error:
         logger.error("cannot start: %s", error)  # noqa: TRY400 (a sentence for a person, not a traceback)
         return 1
     return 0
@@ -56,7 +55,7 @@ async def _run(config: Config) -> None:
     async with client:
         try:
             await Coordinator(client, config).run()
-        except* (GrpcListenError, CertificateError) as errors:
+        except* (ListenError, CertificateError) as errors:
             raise _first(errors) from errors
 
 

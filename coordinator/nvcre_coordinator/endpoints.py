@@ -6,13 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 from aiohttp import web
-from nvcre_protos.addresses import format_address
+from nvcre_protos.addresses import ListenError, format_address
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-
-
-class ListenError(Exception):
-    """An address cannot be listened on; the message names the flag."""
 
 
 class Endpoints:

@@ -30,6 +30,7 @@ from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import ProbeProgress
 from nvcre_coordinator.endpoints import Endpoints
 from nvcre_coordinator.fleet.interface import ProbeRequest, Probes
+from nvcre_coordinator.fleet.probe_progress import ProbeSettings
 from nvcre_coordinator.fleet.service import FleetService, FleetSettings
 from nvcre_coordinator.metrics import JobMetrics
 
@@ -79,9 +80,9 @@ class Coordinator:
                 grpc_address=config.grpc_address,
                 node_selector=config.node_selector,
                 heartbeat_interval_s=config.agent_heartbeat_s,
-                probe_min_bytes=config.probe_min_bytes,
-                probe_max_bytes=config.probe_max_bytes,
-                probe_runs=config.probe_runs,
+                probes=ProbeSettings(
+                    min_bytes=config.probe_min_bytes, max_bytes=config.probe_max_bytes, runs=config.probe_runs
+                ),
             ),
             leading=leading,
             leader_address=self._leader_address,
@@ -102,7 +103,7 @@ class Coordinator:
         self._endpoints = Endpoints(registry, self._not_ready)
 
     async def run(self) -> None:
-        """Until cancelled.  Raises ListenError of endpoints.py and fleet/service.py, CertificateError."""
+        """Until cancelled.  Raises ListenError, CertificateError."""
         metrics, health = await self._endpoints.start(self._config.metrics_address, self._config.health_address)
         logger.info("listening metrics=%s health=%s", metrics, health)
         try:

@@ -1,6 +1,10 @@
 """HOST:PORT as people and processes write it; an IPv6 host stands in brackets."""
 
 
+class ListenError(Exception):
+    """An address cannot be listened on; the message names the flag and what to do."""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """The host without brackets, and the port.  Raises ValueError."""
     host, colon, port = text.rpartition(":")

@@ -10,7 +10,7 @@ are only meaningful on the leader: a follower has no agents.
         client,                      # nvcre_kube KubeClient; informers it needs (Nodes, reservation Pods) are its own
         FleetSettings(namespace="nvcre-system", grpc_address="0.0.0.0:9443",
                       node_selector="nvidia.com/gpu.present=true", heartbeat_interval_s=30.0,
-                      probe_min_bytes=..., probe_max_bytes=4 << 30, probe_runs=3),
+                      probes=ProbeSettings(min_bytes=..., max_bytes=4 << 30, runs=3)),
         leader_address=lookup,       # () -> "host:port" of the leader's gRPC service or None, asked by followers
         events=recorder,             # nvcre_kube EventRecorder
         registry=registry,           # prometheus CollectorRegistry for the nvcre_fleet_ metrics

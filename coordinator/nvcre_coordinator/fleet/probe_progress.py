@@ -18,14 +18,13 @@ _SHORT = {ProbeKind.NVLINK_ALL_REDUCE: "nvlink", ProbeKind.NIC_LOOPBACK: "nic"}
 
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
-    namespace: str
-    image: str
-    min_bytes: int
-    max_bytes: int
-    runs: int
+    min_bytes: int = 8 << 20
+    max_bytes: int = 4 << 30
+    runs: int = 3
     step_factor: int = 2
     iterations: int = 20
     parallel: int = 64  # reservations at once
+    image: str = "busybox:1.37"  # of reservations: small, everywhere, and with `sleep infinity`
     patience: rounds.Patience = field(default_factory=rounds.Patience)
     limits: Limits = field(default_factory=Limits)
 

@@ -68,6 +68,7 @@ class ProbeScheduler:
         client: KubeClient,
         settings: ProbeSettings,
         *,
+        namespace: str,
         store: NodeHealthStore,
         registry: AgentRegistry,
         facts: Callable[[str], NodeFacts | None],
@@ -76,6 +77,7 @@ class ProbeScheduler:
     ) -> None:
         self._client = client
         self._settings = settings
+        self._namespace = namespace
         self._store = store
         self._registry = registry
         self._facts = facts
@@ -94,7 +96,7 @@ class ProbeScheduler:
         self._first_seen: dict[str, datetime] = {}
         self._queue: WorkQueue[Key] = WorkQueue()
         self._pods: Informer[ReservationPod] = Informer(
-            self._client, PODS, convert=reservation_pod, namespace=self._settings.namespace, label_selector=PROBE_LABEL
+            self._client, PODS, convert=reservation_pod, namespace=self._namespace, label_selector=PROBE_LABEL
         )
         self._pods.add_handler(self._pod_changed)
 
@@ -190,7 +192,7 @@ class ProbeScheduler:
         facts = self._facts(node)
         agent = self._registry.get(node)
         inventory = self._store.inventory(node)
-        pod = self._pods.get(pod_name(probe_hash(*key)), self._settings.namespace)
+        pod = self._pods.get(pod_name(probe_hash(*key)), self._namespace)
         if pod is None:
             self._holding.discard(key)
             progress.running_since = None
@@ -303,14 +305,14 @@ class ProbeScheduler:
         pod = manifest(
             known.request,
             facts,
-            namespace=self._settings.namespace,
+            namespace=self._namespace,
             image=self._settings.image,
             deadline=deadline,
         )
         self._holding.add(key)
         progress.reserved_at = self._clock()
         try:
-            await self._client.create(PODS, pod, self._settings.namespace)
+            await self._client.create(PODS, pod, self._namespace)
         except ApiError as error:
             if error.already_exists:
                 return  # ours, of an earlier pass or leader
@@ -325,7 +327,7 @@ class ProbeScheduler:
 
     async def _release(self, name: str, uid: str | None) -> None:
         try:
-            await self._client.delete(PODS, name, self._settings.namespace, uid=uid, grace_period_s=0)
+            await self._client.delete(PODS, name, self._namespace, uid=uid, grace_period_s=0)
         except ApiError as error:
             if not (error.not_found or error.conflict):
                 raise

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -22,11 +22,10 @@ from nvcre_kube.informer import Informer
 from nvcre_kube.resources import NODES, JsonObject
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos import nvcre_agent_v1_pb2_grpc as pb_grpc
+from nvcre_protos.addresses import ListenError
 from prometheus_client import CollectorRegistry
 
-from nvcre_coordinator.core.localisation import Limits, ProbeKind
 from nvcre_coordinator.core.node_verdict import Rules, Verdict, silent_nodes
-from nvcre_coordinator.core.probe_rounds import Patience
 from nvcre_coordinator.fleet.authentication import Authenticator
 from nvcre_coordinator.fleet.certificates import TlsKeeper
 from nvcre_coordinator.fleet.interface import Confirmations, Probes
@@ -52,20 +51,9 @@ class FleetSettings:
     grpc_address: str = "0.0.0.0:9443"
     node_selector: str = "nvidia.com/gpu.present=true"
     heartbeat_interval_s: float = 30.0
-    probe_min_bytes: int = 8 << 20
-    probe_max_bytes: int = 4 << 30
-    probe_runs: int = 3
-    probe_parallel: int = 64
-    probe_patience: Patience = field(default_factory=Patience)
-    probe_fixed_limits_gbps: Mapping[ProbeKind, float] = field(default_factory=dict)
-    # `sleep infinity` must exist in it; busybox is small and everywhere
-    reservation_image: str = "busybox:1.37"
+    probes: ProbeSettings = field(default_factory=ProbeSettings)
     manage_certificates: bool = True
     rules: Rules = field(default_factory=Rules)
-
-
-class ListenError(Exception):
-    """The gRPC address cannot be listened on."""
 
 
 class FleetService:
@@ -119,16 +107,8 @@ class FleetService:
         self._store.subscribe(self._agents.stored)
         self._probes = ProbeScheduler(
             leading or client,
-            ProbeSettings(
-                namespace=settings.namespace,
-                image=settings.reservation_image,
-                min_bytes=settings.probe_min_bytes,
-                max_bytes=settings.probe_max_bytes,
-                runs=settings.probe_runs,
-                parallel=settings.probe_parallel,
-                patience=settings.probe_patience,
-                limits=Limits(fixed_gbps=settings.probe_fixed_limits_gbps),
-            ),
+            settings.probes,
+            namespace=settings.namespace,
             store=self._store,
             registry=self._agents,
             facts=self._facts,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from nvcre_coordinator.core.probe_rounds import Patience
 from nvcre_coordinator.fleet.interface import ProbeKind, ProbeRequest, ProbeRound
+from nvcre_coordinator.fleet.probe_progress import ProbeSettings
 from nvcre_kube.client import KubeClient
 from nvcre_kube.resources import PODS
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
@@ -26,7 +27,7 @@ async def fleet(client: KubeClient) -> AsyncIterator[Fleet]:
         placed=timedelta(seconds=2), agent=timedelta(seconds=2), heartbeat=timedelta(seconds=1),
         foreign=timedelta(seconds=2), probe=timedelta(seconds=5), margin=timedelta(seconds=1),
     )  # fmt: skip
-    fleet = Fleet(client, probe_patience=patience)
+    fleet = Fleet(client, probes=ProbeSettings(patience=patience))
     yield fleet
     for agent in fleet.agents:
         await agent.close()
