@@ -6,7 +6,6 @@ import msgspec
 from nvcre_logs.lines import LineFeed, unwrap
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import EventPattern
-from rich.table import Table
 from rich.text import Text
 
 from nvcre_cli.parse import chunks_of, named_profile
@@ -17,9 +16,7 @@ from nvcre_cli.terminal import Terminal
 def show_matches(profile: str, log: str) -> int:
     """The exit code: 0 where a line matched.  Raises UsageProblem, also where an example does not match its pattern."""
     patterns = _patterns(profile)
-    table = Table(box=None, pad_edge=False)
-    for name in ("line", "pattern", "captures"):
-        table.add_column(name, justify="right" if name == "line" else "left", overflow="fold")
+    console = Terminal()
     counts = dict.fromkeys(patterns, 0)
     feed, number = LineFeed(), 0
     blocks = (feed.feed(chunk) for chunk in chunks_of(log))
@@ -30,10 +27,9 @@ def show_matches(profile: str, log: str) -> int:
             for name, pattern in patterns.items():
                 if (captures := _captures(pattern, text)) is not None:
                     counts[name] += 1
-                    table.add_row(str(number), name, Text(captures))
-    console = Terminal()
-    console.print(table)
-    console.print(Text("; ".join(f"{name}: {count} of {number} lines" for name, count in counts.items())))
+                    console.print(Text(f"{number:7d}  {name}  {captures}"), soft_wrap=True)
+    said = (f"{name}: {count} of {number} lines" for name, count in counts.items())
+    console.print(Text("; ".join(said)), soft_wrap=True)
     return EXIT_PASSED if any(counts.values()) else EXIT_FAILED
 
 

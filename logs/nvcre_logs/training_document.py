@@ -31,6 +31,11 @@ class Marker:
     kind: str
     step: int | None = None
 
+    @property
+    def certain(self) -> bool:
+        """The others are said at other times too: they explain a step number that goes back and are no proof of one."""
+        return self.kind not in ("exit", "application_start")
+
 
 @dataclass(frozen=True, slots=True)
 class Restart:
@@ -123,9 +128,8 @@ class TrainingLog:
             step = item.step or 0
             if previous is not None and highest is not None:
                 back = step <= (previous.step or 0)
-                said = [marker for marker in since if marker.kind != "exit" or back]
-                if back or said:
-                    found.append(self._restart(item, highest, said))
+                if back or any(marker.certain for marker in since):
+                    found.append(self._restart(item, highest, since))
             highest = step if highest is None else max(highest, step)
             previous, since = item, []
         return found
@@ -134,6 +138,7 @@ class TrainingLog:
         resumed = next((marker.step for marker in reversed(said) if marker.step is not None), None)
         if resumed is None:
             resumed = max((first.step or 0) - (self.log_interval or 1), 0)
+        said = [marker for marker in said if marker.certain] or said
         if not said:
             return Restart(first.line, highest, resumed, "step_back")
         return Restart(said[0].line, highest, resumed, said[0].kind)

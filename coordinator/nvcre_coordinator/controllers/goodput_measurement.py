@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 SAFETY_NET_S = 15.0
 LOOK_AGAIN_S = 1.0
 LAST_LINES = timedelta(seconds=30)
-"""How long after the Job's end the end of its logs is waited for."""
+"""How long the end of the logs is waited for when the Job has been seen to have ended."""
 WORKLOAD_RESTARTED = "WorkloadRestarted"
 
 
@@ -71,6 +71,7 @@ class GoodputMeasurementController:
         self._queue: WorkQueue[Key] = WorkQueue()
         self._kept: dict[Key, tuple[str, Kept]] = {}  # with the uid of the measurement
         self._followers: dict[Key, dict[str, GoodputFollower]] = {}  # by pod uid, worker 0 first
+        self._seen_ended: dict[Key, datetime] = {}
         self._profiles: dict[str, tuple[str, TrainingProfile]] = {}
         self._warned: set[tuple[str, str]] = set()
         self._leading = False
@@ -87,6 +88,7 @@ class GoodputMeasurementController:
         finally:
             self._leading = False
             self._kept.clear()
+            self._seen_ended.clear()
             for key in tuple(self._followers):
                 await self._unfollow(key)
 
@@ -96,6 +98,7 @@ class GoodputMeasurementController:
         if item is None or measurement is None or _is_over(measurement):
             await self._unfollow(key)
             self._kept.pop(key, None)
+            self._seen_ended.pop(key, None)
             return None
         job = self._job(measurement)
         if job is None:
@@ -115,7 +118,9 @@ class GoodputMeasurementController:
             kept = self._sampled(key, kept, rules, before, end)
         if end is None:
             status = goodput_status.running(measurement.status, kept.state, rules, self._stamp(item))
-        elif self._read_to_the_end(key) or self._clock() >= end + LAST_LINES:
+        elif (
+            self._read_to_the_end(key) or self._clock() >= self._seen_ended.setdefault(key, self._clock()) + LAST_LINES
+        ):
             status = self._final(item, measurement, job, kept.state, rules)
         else:
             self._kept[key] = (measurement.metadata.uid, kept)

@@ -209,15 +209,11 @@ def _first_step(state: GoodputState, time: datetime) -> GoodputState:
 
 def _application_start(state: GoodputState, event: TrainingEvent) -> GoodputState:
     run = state.run
-    if event.time is None:
-        return state
-    if run.application_start is not None:
-        return _begin_warmup(state)  # started again inside its pods
     first, follows = run.first_step_time, run.follows
-    if first is None or event.time > first:
-        return _begin_warmup(
-            msgspec.structs.replace(state, run=msgspec.structs.replace(run, application_start=event.time))
-        )
+    if event.time is None or run.application_start is not None or (first is not None and event.time > first):
+        return state  # some frameworks say again and again what others say at their start
+    if first is None:
+        return msgspec.structs.replace(state, run=msgspec.structs.replace(run, application_start=event.time))
     # Another pod's log is read a moment later: its start stands before the step that stood in for it.
     reschedule_s = state.reschedule_s
     if follows is not None:

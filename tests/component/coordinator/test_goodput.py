@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from nvcre_kube.resources import GOODPUT_MEASUREMENTS, LOG_PROFILES
+from nvcre_kube.resources import GOODPUT_MEASUREMENTS, JOBS, LOG_PROFILES
 from support.eventually import eventually
 
 ROOT = Path(__file__).parents[3]
@@ -119,6 +119,35 @@ async def test_a_job_that_fails_and_was_over_before_it_was_read(cluster: Any) ->
     assert (seen["currentStep"], seen["lastCheckpointStep"], seen["interruptionCount"]) == (11, 10, 1)
     assert seen["pendingInterruption"]["reason"] == "JobFailed"
     assert float(seen["lostWorkTimeSec"]) > 0
+
+
+async def test_a_job_that_ended_while_no_coordinator_was_there(cluster: Any) -> None:
+    (pod,) = await launched(cluster, "alone", workers=1)
+
+    async def made() -> bool:
+        return bool(await cluster.client.list(GOODPUT_MEASUREMENTS, "default"))
+
+    await eventually(made)
+    await cluster.kill()
+    cluster.kubelet.logs[pod] = BANNER + step(25, 1) + step(30, 2)
+    await cluster.end_pod(pod, 0)
+    job = await cluster.job("alone")
+    ended = (datetime.now(UTC) - timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for one in job["status"]["conditions"]:
+        if one["type"] in ("InProgress", "Succeeded"):
+            reason = "WorkloadCompleted" if one["type"] == "Succeeded" else "NotApplicable"
+            one |= {"status": "True" if one["type"] == "Succeeded" else "False", "reason": reason}
+            one |= {"lastTransitionTime": ended}
+    await cluster.client.update_status(JOBS, job)
+    await cluster.start()
+
+    async def complete() -> dict[str, Any] | None:
+        now = await status(cluster, "alone")
+        return now if now.get("completionTime") else None
+
+    seen = await eventually(complete)
+    assert condition(seen, "Complete") == ("True", "JobSucceeded")
+    assert (seen["currentStep"], seen["completionTime"]) == (2, ended)
 
 
 async def test_a_profile_that_is_not_there_is_told_and_waited_for(cluster: Any) -> None:

@@ -16,7 +16,7 @@ def test_every_line_that_matches_with_what_it_captures(tmp_path: Path, capsys: p
     log.write_text("hello\n[rank0]: step 7 loss 2.5\nno step\nstep 8\n")
     assert show_matches(str(profile), str(log)) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1:] == [
+    assert lines == [
         ["2", "trainingStep", "globalStep=7", "loss=2.5"],
         ["4", "trainingStep", "globalStep=8"],
         ["trainingStep:", "2", "of", "4", "lines"],

@@ -324,6 +324,13 @@ def test_42_warmup_begins_again_after_a_restore() -> None:
     assert in_place.run.window[-1].is_warmup
 
 
+def test_42_what_a_framework_says_again_begins_no_warmup() -> None:
+    log = start("10:00:00") + step("10:00:05", 100, 9) + start("10:00:06") + step("10:00:07", 101, 1)
+    state = folded(GoodputState(), events(log, NEMO), Rules(warmup_steps=1))
+    assert [one.is_warmup for one in state.run.window] == [True, False]
+    assert state.run.application_start == at("10:00:00")
+
+
 def test_43_the_start_of_one_pod_and_the_steps_of_another_in_either_order() -> None:
     found = events(ENDED_LOG, NEMO)
     lifecycle = [event for event in found if event.kind is not Kind.STEP]

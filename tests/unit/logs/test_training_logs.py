@@ -213,6 +213,15 @@ def test_nemo_fields_come_in_any_order() -> None:
     ]
 
 
+def test_what_nemo_says_while_it_trains_is_no_restart() -> None:
+    line = "Training epoch 0, iteration {n}/9 | global_step: {n} | reduced_train_loss: 10.5\n"
+    warning = "[NeMo W 2026-02-05 16:03:52 nemo_logging:405] a warning\n"
+    steps = [0, 1, 2, 3]
+    assert parsed(warning.join(line.format(n=n) for n in steps))["restarts"] == []
+    (restart,) = parsed(warning.join(line.format(n=n) for n in [*steps, 2, 3]))["restarts"]
+    assert (restart["line"], restart["highest_step"], restart["resume_step"]) == (8, 3, 1)
+
+
 def test_a_lightning_bar_is_the_step_line() -> None:
     bar = (
         "Epoch 0:   1%|▏  | {n}/77225 [{at}<878:01:48, 41.36s/it, loss=3.1, v_num=, reduced_train_loss=3.090, "
