@@ -6,8 +6,6 @@ import pytest
 
 from .place import JSON_PATCH, MERGE, STRATEGIC, Place, configmap, job, pod
 
-APPLY = "application/apply-patch+yaml"
-
 
 def test_a_merge_patch_sets_removes_and_replaces(place: Place) -> None:
     place.create("configmaps", configmap("a", {"k": "1", "l": "2"}, labels={"x": "y"}))

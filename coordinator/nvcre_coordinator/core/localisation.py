@@ -108,16 +108,13 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-def judge(
-    results: Mapping[str, ProbeResult], limits: Limits, *, peers: Mapping[str, ProbeResult] | None = None
-) -> dict[str, Judgement]:
-    """Judge the probes of one kind, one a node; `peers` are measured nodes that are compared with but not judged.
+def judge(results: Mapping[str, ProbeResult], limits: Limits) -> dict[str, Judgement]:
+    """Judge the probes of one kind, one a node, each against the others.
 
     A fixed limit is absolute: a node below it is slow whatever its peers do. A node at or above it is still compared,
     and with too few peers the limit alone decides.
     """
-    everyone = {**(peers or {}), **results}
-    return {node: _judge_one(node, result, everyone, limits) for node, result in results.items()}
+    return {node: _judge_one(node, result, results, limits) for node, result in results.items()}
 
 
 def _judge_one(node: str, result: ProbeResult, everyone: Mapping[str, ProbeResult], limits: Limits) -> Judgement:

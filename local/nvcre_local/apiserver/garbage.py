@@ -32,23 +32,19 @@ class GarbageCollector:
     async def run(self) -> None:
         while True:
             await self._wake.wait()
-            self._wake.clear()
-            while self._queue:
-                for _ in range(min(_BATCH, len(self._queue))):
-                    self._next()
-                await asyncio.sleep(0)  # a big cascade must not hold up requests
+            if not self.work():
+                self._wake.clear()
+            await asyncio.sleep(0)  # a big cascade must not hold up requests
 
-    def run_pending(self) -> None:
-        """Work until nothing is left to do."""
-        while self._queue:
-            self._next()
-
-    def _next(self) -> None:
-        key = self._queue.popleft()
-        self._queued.discard(key)
-        stored = self._store.get(key)
-        if stored is not None:
-            self._check(stored)
+    def work(self) -> bool:
+        """Looks at a batch of what is queued; whether more is."""
+        for _ in range(min(_BATCH, len(self._queue))):
+            key = self._queue.popleft()
+            self._queued.discard(key)
+            stored = self._store.get(key)
+            if stored is not None:
+                self._check(stored)
+        return bool(self._queue)
 
     def _push(self, key: Key) -> None:
         if key not in self._queued:

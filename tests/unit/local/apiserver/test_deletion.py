@@ -16,13 +16,13 @@ NOW = DeleteOptions(grace_seconds=0)
 def delete(world: Any, plural: str, name: str, options: DeleteOptions = PLAIN) -> Any:
     resource = world.of(plural)
     outcome = world.operations.delete(resource, "default" if resource.namespaced else "", name, options)
-    world.garbage.run_pending()
+    world.collect_garbage()
     return outcome
 
 
 def patch(world: Any, plural: str, name: str, change: dict[str, Any]) -> Any:
     outcome = world.operations.patch(world.of(plural), "default", name, lambda body: merge(body, change))
-    world.garbage.run_pending()
+    world.collect_garbage()
     return outcome
 
 
@@ -151,21 +151,21 @@ def test_who_is_born_after_its_owners_death_does_not_live(world: Any, owned_by: 
     owner = world.make("widgets", "owner")
     delete(world, "widgets", "owner")
     world.make("configmaps", "c", ownerReferences=owned_by(owner))
-    world.garbage.run_pending()
+    world.collect_garbage()
     assert world.get("configmaps", "c") is None
 
 
 def test_owners_of_kinds_that_are_not_served_are_believed(world: Any) -> None:
     owner = {"apiVersion": "other.example/v1", "kind": "Thing", "name": "t", "uid": "t"}
     world.make("configmaps", "c", ownerReferences=[owner])
-    world.garbage.run_pending()
+    world.collect_garbage()
     assert world.get("configmaps", "c") is not None
 
 
 def test_a_cluster_scoped_object_can_be_owned_by_a_node(world: Any, owned_by: Any) -> None:
     node = world.make("nodes", "n")
     world.make_pod("p", ownerReferences=owned_by(node))
-    world.garbage.run_pending()
+    world.collect_garbage()
     assert world.get("pods", "p") is not None
     delete(world, "nodes", "n")
     assert world.get("pods", "p") is None
@@ -185,7 +185,7 @@ def test_a_namespace_takes_its_content_along(world: Any) -> None:
         world.operations.create(configmaps, "ns", {**held, "metadata": {"name": "d"}})
     assert refused.value.code == 403
     world.operations.patch(configmaps, "ns", "c", lambda b: merge(b, {"metadata": {"finalizers": None}}))
-    world.garbage.run_pending()
+    world.collect_garbage()
     assert world.get("namespaces", "ns") is None
 
 
