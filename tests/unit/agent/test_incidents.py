@@ -278,21 +278,21 @@ def test_the_i1_flag_is_an_injection() -> None:
 # --- repeats
 
 
-def test_a_million_repeats_are_one_incident_and_few_events() -> None:
+def test_a_storm_of_repeats_is_one_incident_and_few_events() -> None:
     node = Node()
-    for number in range(1_000_000):
+    for number in range(100_000):
         if number == 0:
             node.xid(95, "Uncontained")
             signal = from_kernel_signal(node)
         else:
             node.changes += node.folding.fold(signal)
         if number % 1000 == 0:
-            node.clock_s += 0.1
+            node.clock_s += 1
             signal = from_kernel_signal(node)
     node.changes += node.folding.flush(WALL + node.clock_s, node.clock_s)
-    assert node.only().count == 1_000_000
+    assert node.only().count == 100_000
     assert len(node.changes) <= 10
-    assert node.changes[-1].incident.count == 1_000_000
+    assert node.changes[-1].incident.count == 100_000
 
 
 def from_kernel_signal(node: Node) -> Signal:

@@ -171,7 +171,10 @@ async def test_a_place_that_cannot_be_written_means_memory_only_and_says_so(tmp_
         assert len(await settled(outbox)) == 1
 
 
-async def test_a_disk_that_fails_later_is_reported_and_tried_again(tmp_path: Path) -> None:
+async def test_a_disk_that_fails_later_is_reported_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvcre_agent.outbox.RETRY_S", 0.1)
     path = tmp_path / "outbox.sqlite"
     async with running(path) as outbox:
         outbox._connection.execute("PRAGMA max_page_count=1")
