@@ -22,6 +22,7 @@ from nvcre_logs.nccl_row import layout_of
 from nvcre_logs.nccl_tables import Tables
 
 MAX_FAILURE_CHARS = 256
+_LEAST_ROW = 11  # tokens
 
 _VERSION = re.compile(r"# nccl-tests version (\S{1,64})(?:.*\bnccl-library=(\d{1,9}))?")
 _BANNER = re.compile(r"# Collective test (starting|concluded): ([a-z_0-9]{1,64}?)_perf")
@@ -60,12 +61,16 @@ class NcclOutputParser:
         self._tables = Tables(on_row)
         self._undecodable = 0
         self._last_words = ""
+        self._row_chars = 0  # of the last whole row
 
     def feed(self, chunk: bytes) -> None:
         self.read(self._lines.feed(chunk))
 
     def finish(self) -> NcclLog:
-        self.read(self._lines.finish())
+        rest = self._lines.finish()
+        if self._row_chars and len(rest.rstrip()) < self._row_chars and len(rest.split()) >= _LEAST_ROW:
+            rest = rest.rstrip().rpartition(b" ")[0]  # cut in its last cell: rows are as long as the rows before them
+        self.read(rest)
         return NcclLog(self._tables.finish(), self._lines.skipped_lines, self._undecodable, self._last_words)
 
     def read(self, block: bytes) -> None:
@@ -84,8 +89,10 @@ class NcclOutputParser:
         self._tables.turn_to(line.pod, line.rank)
         stripped = line.text.strip()
         if stripped[:1].isdigit() or stripped.startswith(("N/A", "inf", "nan")):
-            behind = self._tables.row(stripped.split())
+            tokens = stripped.split()
+            behind = self._tables.row(tokens)
             if behind is not None and not behind:
+                self._row_chars = len(raw.rstrip()) if len(tokens) >= _LEAST_ROW else self._row_chars
                 return
             stripped = behind if behind is not None else stripped
         elif stripped.startswith(("#", "nThread", "Out of bounds", "Avg bus", "...")):

@@ -19,6 +19,7 @@ MAX_TESTS = 64
 MAX_ROWS = 4096  # per test; -N 0 prints for ever
 MAX_FAILURES = 16
 MAX_RANKS = 65536
+MAX_STREAMS = 4096
 
 
 @dataclass(slots=True)
@@ -50,7 +51,9 @@ class Tables:
 
     def turn_to(self, pod: str, rank: int | None) -> None:
         """The lines that follow are of this pod and rank."""
-        self._pod, self._rank = pod, rank
+        known = pod in self._latest or len(self._latest) < MAX_STREAMS
+        self._pod = pod if known else ""
+        self._rank = rank if (self._pod, rank) in self._streams or len(self._streams) < MAX_STREAMS else None
 
     def finish(self) -> tuple[NcclTest, ...]:
         for stream in (*self._streams.values(), *self._latest.values()):
@@ -210,7 +213,7 @@ class Tables:
         return known
 
     def _begin(self, stream: _Stream) -> _Open:
-        if stream.begun:
+        if stream.begun or len(stream.open) >= MAX_TESTS:
             self._close(stream)
         test = NcclTest(name=stream.command, stream=self._pod)
         if stream.command is not None:
@@ -218,8 +221,8 @@ class Tables:
         known = _Open(test)
         if len(self._tests) < MAX_TESTS:
             self._tests.append(test)
+            stream.tests.append(test)
         stream.open.append(known)
-        stream.tests.append(test)
         self._latest.setdefault(self._pod, stream)
         return known
 

@@ -27,6 +27,7 @@ from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import DurationUnit, EventPattern, LogProfileSpec
 
 MAX_EVENT_LINE_BYTES = 64 * 1024
+MAX_PODS = 1024
 _SECONDS = {DurationUnit.SECONDS: 1.0, DurationUnit.MILLISECONDS: 1e-3, DurationUnit.MICROSECONDS: 1e-6}
 _GROUP_NAME = re.compile(r"\(\?P?<\w+>")
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
@@ -211,7 +212,8 @@ class TrainingReader:
 
     def _step(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent | None:
         capture = _Captures(event, match)
-        progress = self._progress.setdefault(line.pod, _Progress())
+        pod = line.pod if line.pod in self._progress or len(self._progress) < MAX_PODS else ""
+        progress = self._progress.setdefault(pod, _Progress())
         if self._tells_progress and progress.take(capture):
             self.progress_lines += 1
         if not capture.has_record:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_logs.nccl_log import NcclLog, NcclTest, PerIteration, Row, Side
 from nvcre_logs.nccl_output import NcclOutputParser
-from nvcre_logs.nccl_tables import MAX_FAILURES, MAX_ROWS
+from nvcre_logs.nccl_tables import MAX_FAILURES, MAX_ROWS, MAX_TESTS
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 CASES = sorted(path.stem for path in CORPUS.glob("ns*.log"))
@@ -182,6 +182,15 @@ def test_endless_rows_and_failures_are_bounded() -> None:
     assert (len(test.rows), test.dropped_rows) == (MAX_ROWS, 5)
     failing = only_test("# nThread 1\n" + "".join(f"n{i}: Test timeout (60s) x.cu:1\n" for i in range(100)))
     assert len(failing.failures) == len(failing.suspect_hosts) == MAX_FAILURES
+
+
+@pytest.mark.parametrize(
+    "line", ["# nThread 1 nGpus 1\n", "[1,{n}]<stdout>:# nThread 1\n", "[pod/{n}/c] # nThread 1\n"]
+)
+def test_endless_headers_ranks_and_pods_are_bounded(line: str) -> None:
+    """Quadratic would take minutes here and end in the suite's timeout."""
+    log = parse("".join(line.format(n=n) for n in range(50_000)))
+    assert len(log.tests) == MAX_TESTS
 
 
 def test_what_the_loader_complained_about_is_kept() -> None:
