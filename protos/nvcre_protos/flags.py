@@ -16,12 +16,35 @@ class Flags:
     parser: ArgumentParser
     environment: Mapping[str, str]
 
-    def add(self, name: str, text: str, default: str | None = None, metavar: str = "VALUE", *also: str) -> None:
+    def add(
+        self,
+        name: str,
+        text: str,
+        default: str | None = None,
+        metavar: str = "VALUE",
+        *also: str,
+        required: bool = False,
+    ) -> None:
         """`--name`; without it NVCRE_NAME, or one of the variables `also`, unless empty; then the default."""
-        variables = ("NVCRE_" + name.replace("-", "_").upper(), *also)
-        value = next((self.environment[variable] for variable in variables if self.environment.get(variable)), default)
+        value = self._given(name, *also) or default
         shown = f" (default {default})" if default else ""
-        self.parser.add_argument(f"--{name}", help=text + shown, default=value, metavar=metavar)
+        required = required and value is None
+        self.parser.add_argument(f"--{name}", help=text + shown, default=value, metavar=metavar, required=required)
+
+    def add_repeatable(self, name: str, text: str, metavar: str) -> None:
+        """`--name` any number of times: a list, those of NVCRE_NAME first, which are separated by commas."""
+        values = [value for value in (self._given(name) or "").split(",") if value]
+        text = f"{text}; may be repeated, in the environment separated by commas"
+        self.parser.add_argument(f"--{name}", help=text, default=values, metavar=metavar, action="append")
+
+    def add_switch(self, name: str, text: str) -> None:
+        """`--name`, or NVCRE_NAME as 1, true or yes."""
+        on = (self._given(name) or "").lower() in ("1", "true", "yes")
+        self.parser.add_argument(f"--{name}", help=text, default=on, action="store_true")
+
+    def _given(self, name: str, *also: str) -> str | None:
+        variables = ("NVCRE_" + name.replace("-", "_").upper(), *also)
+        return next((self.environment[variable] for variable in variables if self.environment.get(variable)), None)
 
     def address(self, flag: str, text: str) -> tuple[str, int]:
         try:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_local.apiserver.authentication import TokenFileError, read_token_file
@@ -23,44 +24,18 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="python -m nvcre_local.apiserver",
         description="A small Kubernetes API server in memory: what nvcre's processes and kubectl use, without etcd. "
-        "State is gone when it ends. Each flag can also be given as NVCRE_<FLAG> in the environment.",
+        "State is gone when it ends. Each flag may also be given in the environment: --token-file is NVCRE_TOKEN_FILE.",
     )
-    found.add_argument(
-        "--listen",
-        default=os.environ.get("NVCRE_LISTEN", "127.0.0.1:0"),
-        metavar="HOST:PORT",
-        help="loopback address to serve on, port 0 for any free one (default %(default)s)",
-    )
-    found.add_argument(
-        "--tls-listen",
-        default=os.environ.get("NVCRE_TLS_LISTEN", "127.0.0.1:0"),
-        metavar="HOST:PORT",
-        help="the same over TLS, for kubectl: it sends no token over http (default %(default)s)",
-    )
-    found.add_argument(
-        "--token-file",
-        default=os.environ.get("NVCRE_TOKEN_FILE"),
+    flags = Flags(found, os.environ)
+    flags.add("listen", "loopback address to serve on, port 0 for any free one", "127.0.0.1:0", "HOST:PORT")
+    flags.add("tls-listen", "the same over TLS, for kubectl: it sends no token over http", "127.0.0.1:0", "HOST:PORT")
+    flags.add("token-file", 'who may ask: lines of token,user,uid,"group,group"; everybody else gets 401', metavar="F")
+    flags.add_repeatable("crd-dir", "directory of CustomResourceDefinitions (*.yaml) to serve from the start", "D")
+    flags.add("kubelet-token-file", "bearer token presented to kubelets when reading logs of pods", metavar="F")
+    flags.add(
+        "ready-file",
+        'written once the server serves: {"url": "http://...", "tls_url": "https://...", "ca": "PEM"}',
         metavar="F",
-        help='who may ask: lines of token,user,uid,"group,group"; everybody else gets 401',
-    )
-    found.add_argument(
-        "--crd-dir",
-        action="append",
-        metavar="D",
-        default=[part for part in os.environ.get("NVCRE_CRD_DIR", "").split(os.pathsep) if part],
-        help="directory of CustomResourceDefinitions (*.yaml) to serve from the start; repeatable",
-    )
-    found.add_argument(
-        "--kubelet-token-file",
-        default=os.environ.get("NVCRE_KUBELET_TOKEN_FILE"),
-        metavar="F",
-        help="bearer token presented to kubelets when reading logs of pods",
-    )
-    found.add_argument(
-        "--ready-file",
-        default=os.environ.get("NVCRE_READY_FILE"),
-        metavar="F",
-        help='written once the server serves: {"url": "http://...", "tls_url": "https://...", "ca": "PEM"}',
     )
     return found
 

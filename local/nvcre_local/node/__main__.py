@@ -20,6 +20,7 @@ from nvcre_kube.client import ConfigError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer, keep_object
 from nvcre_kube.resources import NODES, PODS, JsonObject
+from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import log_to_stderr
 from nvcre_protos.ready_file import write_ready_file
 
@@ -41,8 +42,8 @@ server. There is no image, no mount and no isolation: a container is its command
 with $NVCRE_POD_DIR as its working directory and $NVCRE_POD_DIR/volumes/NAME as its volumes.
 """
 EPILOG = """\
-Every flag can also be given in the environment, for example NVCRE_ROOT=/tmp/nodes; several nodes are separated by
-commas there. SIGTERM or SIGINT ends everything that was started, with exit code 0.
+Every flag may also be given in the environment: --root is NVCRE_ROOT. SIGTERM or SIGINT ends everything that was
+started, with exit code 0.
 
   python -m nvcre_local.node --kubeconfig kubeconfig --node node-0=8 --node node-1=8 --root /tmp/nodes \\
       --kubelet-token-file token --trainer --scheduler
@@ -57,48 +58,25 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
-    def add(flag: str, **more: Any) -> None:
-        variable = "NVCRE_" + flag.removeprefix("--").replace("-", "_").upper()
-        given = os.environ.get(variable)
-        more["help"] = f"{more['help']} [{variable}]"
-        if more.get("action") == "append":
-            more["default"] = given.split(",") if given else None
-        elif more.get("action") == "store_true":
-            more["default"] = given in ("1", "true", "yes")
-        elif given is not None:
-            more["default"] = given
-        if more.get("required") and more.get("default") is not None:
-            more["required"] = False
-        parser.add_argument(flag, **more)
-
-    add("--kubeconfig", required=True, metavar="FILE", help="how to reach the API server")
-    add(
-        "--node",
-        action="append",
-        metavar="NAME[=GPUS]",
-        help="register a node, with 8 GPUs unless said otherwise; may be repeated",
-    )
-    add("--root", required=True, metavar="DIR", help="where Pod directories and logs go")
-    add(
-        "--kubelet-token-file",
+    flags = Flags(parser, os.environ)
+    flags.add("kubeconfig", "how to reach the API server", metavar="FILE", required=True)
+    flags.add_repeatable("node", "register a node, with 8 GPUs unless said otherwise", "NAME[=GPUS]")
+    flags.add("root", "where Pod directories and logs go", metavar="DIR", required=True)
+    flags.add("kubelet-token-file", "the bearer token that an API server must show to read logs", metavar="FILE")
+    flags.add(
+        "kubelet-client-ca",
+        "PEM of the authority whose client certificates may read logs: what a kube-apiserver shows",
         metavar="FILE",
-        help="the bearer token that an API server must show to read logs",
     )
-    add(
-        "--kubelet-client-ca",
-        metavar="FILE",
-        help="PEM of the authority whose client certificates may read logs: what a kube-apiserver shows",
-    )
-    add("--gpu-product", metavar="NAME", default="", help="label nvidia.com/gpu.product; a scenario's product wins")
-    add(
-        "--simulation",
+    flags.add("gpu-product", "label nvidia.com/gpu.product; a scenario's product wins", "", "NAME")
+    flags.add(
+        "simulation",
+        "simulation directory of a scenario; its bin/ comes first on the PATH of every Pod",
         metavar="DIR",
-        default=None,
-        help="simulation directory of a scenario; its bin/ comes first on the PATH of every Pod",
     )
-    add("--trainer", action="store_true", help="also turn TrainJobs into Pods (where no Kubeflow Trainer runs)")
-    add("--scheduler", action="store_true", help="also place Pods on nodes (where no kube-scheduler runs)")
-    add("--ready-file", metavar="FILE", default=None, help="written as JSON once all nodes are registered")
+    flags.add_switch("trainer", "also turn TrainJobs into Pods (where no Kubeflow Trainer runs)")
+    flags.add_switch("scheduler", "also place Pods on nodes (where no kube-scheduler runs)")
+    flags.add("ready-file", "written as JSON once all nodes are registered", metavar="FILE")
     return parser
 
 
@@ -108,7 +86,7 @@ class UsageError(Exception):
 
 def _nodes(arguments: argparse.Namespace) -> list[NodeSpec]:
     try:
-        nodes = [parse_node(text) for text in arguments.node or ()]
+        nodes = [parse_node(text) for text in arguments.node]
     except ValueError as error:
         raise UsageError(str(error)) from None
     names = [node.name for node in nodes]

@@ -128,7 +128,7 @@ def run_cli(*flags: str) -> subprocess.CompletedProcess[str]:
 def test_help_teaches() -> None:
     result = run_cli("--help")
     assert result.returncode == 0
-    assert "NVCRE_SIMULATION" in result.stdout
+    assert "NVCRE_ROOT" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """What every process of ours does alike: addresses, its log, the file that tells its parent where it serves."""
 
+import argparse
 import logging
 from pathlib import Path
 
 import pytest
 from nvcre_protos.addresses import format_address, parse_address
+from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import LogfmtFormatter
 from nvcre_protos.ready_file import read_ready_file, write_ready_file
 
@@ -39,3 +41,34 @@ def test_a_ready_file_is_absent_or_whole(tmp_path: Path) -> None:
     write_ready_file(file, {"metrics": "127.0.0.1:9465"})
     assert read_ready_file(file) == {"metrics": "127.0.0.1:9465"}
     assert list(tmp_path.iterdir()) == [file]
+
+
+def parsed(words: list[str], **environment: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    flags = Flags(parser, environment)
+    flags.add("root", "", metavar="DIR", required=True)
+    flags.add_repeatable("node", "", "NAME")
+    flags.add_switch("trainer", "")
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "read"),
+    [
+        (["--root", "a"], {}, ("a", [], False)),
+        (["--root", "a", "--node", "x", "--node", "y", "--trainer"], {}, ("a", ["x", "y"], True)),
+        ([], {"NVCRE_ROOT": "a", "NVCRE_NODE": "x,y", "NVCRE_TRAINER": "true"}, ("a", ["x", "y"], True)),
+        (["--root", "b"], {"NVCRE_ROOT": "a", "NVCRE_NODE": "", "NVCRE_TRAINER": "0"}, ("b", [], False)),
+        (["--root", "a", "--node", "y"], {"NVCRE_NODE": "x"}, ("a", ["x", "y"], False)),
+    ],
+)
+def test_each_flag_comes_from_the_environment_too(words: list[str], environment: dict[str, str], read: object) -> None:
+    given = parsed(words, **environment)
+    assert (given.root, given.node, given.trainer) == read
+
+
+def test_what_is_required_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed([])
+    assert ended.value.code == 2
+    assert "--root" in capsys.readouterr().err
