@@ -67,11 +67,15 @@ class NcclOutputParser:
         self.read(self._lines.feed(chunk))
 
     def finish(self) -> NcclLog:
-        rest = self._lines.finish()
-        if self._row_chars and len(rest.rstrip()) < self._row_chars and len(rest.split()) >= _LEAST_ROW:
-            rest = rest.rstrip().rpartition(b" ")[0]  # cut in its last cell: rows are as long as the rows before them
-        self.read(rest)
+        self.read(self._without_cut_cell(self._lines.finish()))
         return NcclLog(self._tables.finish(), self._lines.skipped_lines, self._undecodable, self._last_words)
+
+    def _without_cut_cell(self, rest: bytes) -> bytes:
+        """The text behind the last line end: a row that is shorter than the one before it was cut in its last cell."""
+        text = unwrap(rest).text.split()
+        if len(text) < _LEAST_ROW or not text[0].isdecimal() or 0 < self._row_chars <= len(rest.rstrip()):
+            return rest
+        return rest.rstrip().rpartition(b" ")[0]
 
     def read(self, block: bytes) -> None:
         """Whole lines, as LineFeed cuts them."""

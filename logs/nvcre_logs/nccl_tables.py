@@ -30,7 +30,7 @@ class _Open:
     parts: set[str] = field(default_factory=set)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Stream:
     layout: Layout = field(default_factory=Layout)
     open: list[_Open] = field(default_factory=list)  # several: side by side
@@ -38,6 +38,7 @@ class _Stream:
     begun: bool = False  # rows, a footer or a failure were seen
     piece: Piece | None = None  # a row that other text tore
     command: str | None = None
+    has_rank: bool = False  # it is known whose header it has
 
 
 class Tables:
@@ -58,18 +59,15 @@ class Tables:
     def finish(self) -> tuple[NcclTest, ...]:
         for stream in (*self._streams.values(), *self._latest.values()):
             self._close(stream)
-        for pod in self._latest:
-            self._mark_side_by_side([stream for key, stream in self._streams.items() if key[0] == pod])
+        by_pod: dict[str, list[_Stream]] = {}
+        for (pod, _), stream in self._streams.items():
+            by_pod.setdefault(pod, []).append(stream)
+        for streams in by_pod.values():
+            _mark_side_by_side(streams)
         if len({test.stream for test in self._tests}) < 2:
             for test in self._tests:
                 test.stream = ""
         return tuple(self._tests)
-
-    def _mark_side_by_side(self, streams: list[_Stream]) -> None:
-        with_rows = [[test for test in stream.tests if test.rows] for stream in streams]
-        if sum(map(bool, with_rows)) > 1:
-            for test in chain.from_iterable(with_rows):
-                test.one_of_many = True
 
     # The header
 
@@ -86,16 +84,11 @@ class Tables:
         self._stream().command = name
 
     def device(self, device: Device, *, cut: bool) -> None:
-        stream = self._stream(own=True)
-        if stream.begun:
-            self._close(stream)
-        process = (device.host, device.pid)
-        for known in stream.open:
-            if device.pid is not None and any((d.host, d.pid) == process for d in known.test.devices):
-                break
-        else:
-            known = self._lacking(f"rank {device.rank}")
-        known.parts.add(f"rank {device.rank}")
+        stream = self._headed()
+        process = f"process {device.pid} on {device.host}"
+        same = (known for known in stream.open if process in known.parts and not stream.begun)
+        known = next(same, None) or self._lacking(f"rank {device.rank}")
+        known.parts |= {f"rank {device.rank}", process if device.pid is not None else ""}
         if len(known.test.devices) < MAX_RANKS:
             known.test.devices.append(device)
         known.test.devices_cut |= cut
@@ -106,7 +99,7 @@ class Tables:
 
     def heading(self, layout: Layout) -> None:
         test = self.header("heading")
-        self._stream(own=True).layout = layout
+        self._headed().layout = layout
         test.has_error_column = layout.is_error
         test.time_is_cpu = layout.time_is_cpu
 
@@ -190,22 +183,26 @@ class Tables:
 
     # Streams
 
-    def _stream(self, *, own: bool = False) -> _Stream:
-        """Of the current line.  Ranks that print no header (not `own`) speak about the table of their pod."""
+    def _stream(self) -> _Stream:
+        """Of the current line.  Ranks that print no header speak about the table of their pod."""
+        stream = self._streams.get((self._pod, self._rank)) or self._latest.get(self._pod)
+        if stream is None:
+            stream = self._latest[self._pod] = _Stream()
+        return stream
+
+    def _headed(self) -> _Stream:
+        """Of the current line, which is of a header: from now on the rank has a stream of its own."""
         key = (self._pod, self._rank)
         stream = self._streams.get(key)
         if stream is None:
             latest = self._latest.get(self._pod)
-            free = latest is not None and latest not in self._streams.values()
-            stream = latest if latest is not None and (free or not own) else _Stream()
-            if own:
-                self._streams[key] = stream
-        if own:
-            self._latest[self._pod] = stream
-        return self._latest.setdefault(self._pod, stream) if stream.open == [] and not own else stream
+            stream = latest if latest is not None and not latest.has_rank else _Stream()
+        stream.has_rank = True
+        self._streams[key] = self._latest[self._pod] = stream
+        return stream
 
     def _lacking(self, part: str) -> _Open:
-        stream = self._stream(own=True)
+        stream = self._headed()
         if stream.begun and not _told_before_its_header(stream):
             self._close(stream)
         known = next((known for known in stream.open if part not in known.parts), None) or self._begin(stream)
@@ -249,6 +246,14 @@ class Tables:
             return
         stream.piece = None
         (stream.open[-1] if stream.open else self._begin(stream)).test.lost_rows += 1
+
+
+def _mark_side_by_side(streams: list[_Stream]) -> None:
+    """Ranks of one pod that each print a table."""
+    with_rows = [[test for test in stream.tests if test.rows] for stream in streams]
+    if sum(map(bool, with_rows)) > 1:
+        for test in chain.from_iterable(with_rows):
+            test.one_of_many = True
 
 
 def _told_before_its_header(stream: _Stream) -> bool:
