@@ -24,6 +24,7 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 
+from nvcre_kube.answers import FIELDS_IN_EVENT, FIELDS_IN_LIST, FIELDS_IN_OBJECT, decoded, is_object
 from nvcre_kube.proxy import environment_proxy
 from nvcre_kube.resources import SERVICE_ACCOUNTS, JsonObject, Resource
 from nvcre_kube.timestamps import rfc3339
@@ -32,6 +33,8 @@ PAGE_SIZE = 500
 REQUEST_TIMEOUT_S = 30.0
 WATCH_TIMEOUT_S = 300
 MAX_WATCH_LINE = 16 * 1024 * 1024
+BAD_GATEWAY = 502
+"""Of an answer with another code that no API server gives: something in between broke it."""
 MERGE_PATCH = "application/merge-patch+json"
 
 CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, ConnectionError, ssl.SSLError)
@@ -81,7 +84,7 @@ class ApiError(Exception):
     def from_response(cls, status: int, body: bytes) -> Self:
         try:
             decoded = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             decoded = None
         if not isinstance(decoded, dict):
             text = body[:512].decode(errors="replace").strip()
@@ -91,8 +94,9 @@ class ApiError(Exception):
     @classmethod
     def from_status(cls, body: JsonObject, default_code: int) -> Self:
         """From a Status object, as it also comes as the ERROR event of a watch."""
+        code = body.get("code")
         return cls(
-            int(body.get("code") or default_code),
+            code if isinstance(code, int) and code else default_code,
             str(body.get("reason") or ""),
             str(body.get("message") or "no message"),
             body,
@@ -203,9 +207,11 @@ class KubeClient:
         query = _query(
             labelSelector=label_selector, fieldSelector=field_selector, limit=limit, **{"continue": continue_token}
         )
-        body = await self._json("GET", resource.path(namespace), query)
+        body = await self._json("GET", resource.path(namespace), query, fields_at=FIELDS_IN_LIST)
         metadata = body.get("metadata") or {}
         items = body.get("items") or []
+        if not isinstance(items, list) or not all(map(is_object, items)) or not isinstance(metadata, dict):
+            raise ApiError(BAD_GATEWAY, "", f"GET {resource.path(namespace)}: the answer is not a list of objects")
         for item in items:  # the server leaves them out inside a list
             item.setdefault("apiVersion", resource.api_version)
             item.setdefault("kind", resource.kind)
@@ -314,10 +320,13 @@ class KubeClient:
         response = await self._send("GET", resource.path(namespace), query, timeout=timeout)
         try:
             async for line in _lines(response.content.iter_any()):
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise ApiError.from_status(event["object"], 500)
-                yield WatchEvent(event["type"], event["object"])
+                event = decoded(line, FIELDS_IN_EVENT) or {}
+                kind, obj = event.get("type"), event.get("object")
+                if kind == "ERROR" and isinstance(obj, dict):
+                    raise ApiError.from_status(obj, 500)
+                if not is_object(obj, named=kind != "BOOKMARK"):
+                    raise ApiError(BAD_GATEWAY, "", f"watch of {resource.plural}: an event is not one: {line[:200]!r}")
+                yield WatchEvent(str(kind), obj)
         finally:
             response.close()
 
@@ -361,13 +370,14 @@ class KubeClient:
         body: JsonObject | None = None,
         *,
         content_type: str | None = None,
+        fields_at: int = FIELDS_IN_OBJECT,
     ) -> JsonObject:
         response = await self._send(method, path, query, body, content_type=content_type)
         async with response:
-            decoded = json.loads(await response.read())
-        if not isinstance(decoded, dict):
-            raise ApiError(response.status, "", f"{method} {path}: the answer is not an object")
-        return decoded
+            answer = decoded(await response.read(), fields_at)
+        if answer is None:
+            raise ApiError(BAD_GATEWAY, "", f"{method} {path}: the answer is not an object")
+        return answer
 
     async def _send(
         self,

@@ -150,22 +150,27 @@ class Informer(Generic[T]):
                     self._put(event.object)
                 case "DELETED":
                     self._remove(_key(event.object))
-            self._version = str(event.object["metadata"]["resourceVersion"])
+            self._version = str(event.object["metadata"].get("resourceVersion") or "")
         if asyncio.get_running_loop().time() - started < 1:
             await asyncio.sleep(1)  # a server that ends every watch at once must not be asked in a tight loop
 
     def _put(self, obj: JsonObject) -> None:
         key = _key(obj)
-        new = self._convert(obj)
         old = self._items.get(key)
-        if old == new and key in self._items:
+        try:
+            new = self._convert(obj)
+            if old == new and key in self._items:
+                return
+            indexed = [(self._indices[name], tuple(values(new))) for name, values in self._indexers.items()]
+        except Exception:  # one object that nobody understands must not take the others' news away
+            logger.exception("object not understood resource=%s namespace=%s name=%s", self._resource.plural, *key)
             return
         if old is not None:
             self._unindex(key, old)
         self._items[key] = new
-        for name, values in self._indexers.items():
-            for value in values(new):
-                self._indices[name].setdefault(value, {})[key] = None
+        for index, found in indexed:
+            for value in found:
+                index.setdefault(value, {})[key] = None
         self._tell(old, new)
 
     def _remove(self, key: Key) -> None:
@@ -185,7 +190,10 @@ class Informer(Generic[T]):
 
     def _tell(self, old: T | None, new: T | None) -> None:
         for handler in self._handlers:
-            handler(old, new)
+            try:
+                handler(old, new)
+            except Exception:  # as above
+                logger.exception("change not handled resource=%s item=%.200r", self._resource.plural, new or old)
 
 
 def _key(obj: JsonObject) -> Key:

@@ -152,3 +152,33 @@ def test_managed_fields_are_not_kept(run_virtually):
     run_virtually(followed.run())
     assert len(followed.informer) == 2
     assert [one for one in followed.informer.all() if "managedFields" in one["metadata"]] == []
+
+
+def test_an_object_that_nobody_understands_does_not_take_the_others_news_away(run_virtually, caplog):
+    def convert(obj):
+        if obj["data"]["v"] == "odd":
+            raise OverflowError("year 10000 is out of range")
+        return keep_object(obj)
+
+    server = Server(
+        page(item("a", 1, "one"), item("b", 2, "odd"), version="5"),
+        [event("MODIFIED", item("a", 6, "odd")), event("ADDED", item("c", 7, "one"))],
+    )
+    followed = Followed(server)
+    followed.informer = Informer(server, CONFIG_MAPS, convert=convert)
+    run_virtually(followed.run())
+    assert sorted(one["metadata"]["name"] for one in followed.informer.all()) == ["a", "c"]
+    assert server.asked == ["list", "watch 5"]
+    assert "object not understood resource=configmaps namespace=ns name=b" in caplog.text
+
+
+def test_a_handler_that_fails_does_not_take_the_news_from_the_next(run_virtually, caplog):
+    def fail(*_):
+        raise TypeError("can't compare offset-naive and offset-aware datetimes")
+
+    server = Server(page(item("a", 1, "one"), version="5"), [event("DELETED", item("a", 6, "one"))])
+    followed = Followed(server)
+    followed.informer._handlers.insert(0, fail)
+    run_virtually(followed.run())
+    assert followed.heard == [("a", None, "one"), ("a", "one", None)]
+    assert "change not handled resource=configmaps" in caplog.text
