@@ -8,6 +8,11 @@ from pathlib import Path
 
 from nvcre_protos.flags import Flags
 
+_OTHER_COMMANDS = """\
+other commands (each has its --help):
+  nvcre-agent kernel-log FILE   explain a saved kernel log (dmesg, journalctl -k, nvidia-bug-report.log.gz)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -19,6 +24,7 @@ class Config:
     outbox: Path
     kernel_log: Path
     boot_id_file: Path
+    xid_catalogue: Path | None
     listen: tuple[str, int]
     nccl_tests_dir: Path | None
     simulate: Path | None
@@ -31,8 +37,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     """Read the flags. Usage errors end the process with code 2 and a sentence on stderr."""
     parser = argparse.ArgumentParser(
         prog="nvcre-agent",
-        description="Watches the GPUs of this node (NVML and kernel log) and tells the nvcre coordinator what happens. "
-        "Each flag may also be given in the environment: --node-name is NVCRE_NODE_NAME.",
+        description="Watches the GPUs of this node (NVML and kernel log) and tells the nvcre coordinator\n"
+        "what happens. Each flag may also be given in the environment: --node-name is NVCRE_NODE_NAME.",
+        usage="nvcre-agent [run] --node-name NAME [flags]\n       nvcre-agent kernel-log FILE [flags]",
+        epilog=_OTHER_COMMANDS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
     flags = Flags(parser, environment)
@@ -49,6 +58,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         "kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg", "FILE"
     )
     flag("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
+    flag("xid-catalogue", "YAML file whose entries override those of the Xid catalogue, by number", metavar="FILE")
     flag("listen", "address of /metrics and /healthz; port 0 takes a free one", "0.0.0.0:9465", "HOST:PORT")
     flag("nccl-tests-dir", "directory of all_reduce_perf; else PATH is searched", None, "DIR", "NCCL_TESTS_DIR")
     flag("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")
@@ -73,6 +83,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         outbox=Path(given.outbox),
         kernel_log=Path(given.kernel_log),
         boot_id_file=Path(given.boot_id_file),
+        xid_catalogue=_path(given.xid_catalogue),
         listen=flags.address("--listen", given.listen),
         nccl_tests_dir=_path(given.nccl_tests_dir),
         simulate=_path(given.simulate),

@@ -57,6 +57,17 @@ async def test_hello_snapshot_heartbeat_and_a_kernel_line(server: Server, node: 
     assert "Traceback" not in node.log()
 
 
+async def test_the_operator_s_catalogue_judges_in_the_running_agent_too(server: Server, node: Node) -> None:
+    coordinator = server.coordinator
+    file = node.root / "xid.yaml"
+    file.write_text('xid: {79: {remedy: "call the hotline"}}')
+    await node.start(server.address, "--xid-catalogue", str(file))
+    node.kernel(1, xid(79, LOST))
+    await coordinator.until(coordinator.incidents)
+    assert [one.remedy for one in coordinator.incidents().values()] == ["call the hotline"]
+    assert await node.stop() == 0
+
+
 async def test_both_sources_are_one_incident(server: Server, node: Node) -> None:
     coordinator = server.coordinator
     await node.start(server.address)

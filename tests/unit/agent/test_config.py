@@ -12,7 +12,18 @@ def test_flags_win_over_the_environment() -> None:
     config = parse(["--node-name", "flag"], {"NVCRE_NODE_NAME": "env", "NVCRE_OUTBOX": "/x", "NCCL_TESTS_DIR": "/n"})
     assert (config.node_name, config.outbox, config.nccl_tests_dir) == ("flag", Path("/x"), Path("/n"))
     assert (config.kernel_log, config.listen, config.heartbeat_interval_s) == (Path("/dev/kmsg"), ("0.0.0.0", 9465), 30)
-    assert (config.coordinator, config.simulate) == (None, None)
+    assert (config.coordinator, config.simulate, config.xid_catalogue) == (None, None, None)
+
+
+def test_the_xid_catalogue_comes_from_the_environment_too() -> None:
+    assert parse(["--node-name", "n"], {"NVCRE_XID_CATALOGUE": "/etc/xid.yaml"}).xid_catalogue == Path("/etc/xid.yaml")
+
+
+def test_help_names_the_other_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"], {})
+    assert ended.value.code == 0
+    assert "nvcre-agent kernel-log FILE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
