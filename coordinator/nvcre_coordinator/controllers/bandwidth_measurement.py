@@ -14,21 +14,20 @@ from typing import Any
 
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.events import EventRecorder
-from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, JOBS, LOG_PROFILES, PODS
+from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, JOBS, PODS
 from nvcre_kube.workqueue import WorkQueue, run_workers
-from nvcre_logs.patterns import LogProfileError
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
 from nvcre_coordinator.api.job import Job
-from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key, cached, cached_pod
 from nvcre_coordinator.controllers.log_follower import LogFollower, read_whole
+from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import measurement_lifecycle as lifecycle
 from nvcre_coordinator.core.conditions import Stamp
-from nvcre_coordinator.core.durations import parse_go_duration
+from nvcre_coordinator.core.durations import sample_interval
 from nvcre_coordinator.core.job_conclusion import ended_at, measurement_timeout
 from nvcre_coordinator.core.log_profile import CompiledProfile, compile_bandwidth_profile
 from nvcre_coordinator.core.measurement_lifecycle import Ended, LogRead, RunEnd
@@ -39,13 +38,6 @@ logger = logging.getLogger(__name__)
 
 SAFETY_NET_S = 15.0
 CRASH_LOOP = "CrashLoopBackOff"
-DEFAULT_INTERVAL_S = 60.0
-
-
-class _NoProfileError(Exception):
-    def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class BandwidthMeasurementController:
@@ -67,8 +59,7 @@ class BandwidthMeasurementController:
         self._workers = workers
         self._queue: WorkQueue[Key] = WorkQueue()
         self._followers: dict[Key, LogFollower] = {}
-        self._profiles: dict[str, tuple[str, CompiledProfile]] = {}
-        self._warned: set[tuple[str, str]] = set()
+        self._profiles = LogProfiles(client, caches, events, compile_bandwidth_profile)
         self._leading = False
         caches.bandwidths.add_handler(self._changed)
         caches.jobs.add_handler(self._job_changed)
@@ -98,8 +89,8 @@ class BandwidthMeasurementController:
             return SAFETY_NET_S
         end = self._end(job)
         try:
-            profile = await self._profile(item.view.spec.log_profile_ref)
-        except _NoProfileError as error:
+            profile = await self._profiles.get(item.view.spec.log_profile_ref)
+        except UnusableProfileError as error:
             return await self._without_profile(item, job, end, error)
         if end is None and job is not None:
             return await self._while_running(item, job, profile)
@@ -172,14 +163,10 @@ class BandwidthMeasurementController:
         return read
 
     async def _without_profile(
-        self, item: Cached[BandwidthMeasurement], job: Job | None, end: RunEnd | None, error: _NoProfileError
+        self, item: Cached[BandwidthMeasurement], job: Job | None, end: RunEnd | None, error: UnusableProfileError
     ) -> float | None:
         assert item.view is not None
-        mark = (item.view.metadata.uid, str(error))
-        if mark not in self._warned:
-            self._warned.add(mark)
-            self._events.record(item.raw, type="Warning", reason=error.reason.value, note=str(error))
-            logger.warning("log profile cannot be used namespace=%s measurement=%s error=%r", *item.key, str(error))
+        self._profiles.warn(item, error)
         stamp = self._stamp(item.view)
         if end is None:
             await self._write(item, lifecycle.unusable_profile(item.view, error.reason, str(error), stamp))
@@ -220,28 +207,6 @@ class BandwidthMeasurementController:
         by_uid = {pod.record.uid: pod for pod in self._caches.pods.by_index("run", run)}
         chosen = lifecycle.choose_pod([pod.record for pod in by_uid.values()], replicated_job)
         return by_uid[chosen.uid] if chosen is not None else None
-
-    async def _profile(self, name: str) -> CompiledProfile:
-        held = self._caches.profiles.get(name)
-        if held is None:
-            try:
-                held = cached(await self._client.get(LOG_PROFILES, name), LogProfile)
-            except ApiError as error:
-                if not error.not_found:
-                    raise
-                message = f"spec.logProfileRef: LogProfile {name!r} does not exist; kubectl get logprofiles lists them"
-                raise _NoProfileError(Reason.LOG_PROFILE_NOT_FOUND, message) from error
-        known = self._profiles.get(name)
-        if known is not None and known[0] == held.resource_version:
-            return known[1]
-        if held.view is None:
-            raise _NoProfileError(Reason.INVALID_LOG_PROFILE, f"LogProfile {name!r} does not fit the schema")
-        try:
-            compiled = compile_bandwidth_profile(held.view)
-        except LogProfileError as error:
-            raise _NoProfileError(Reason.INVALID_LOG_PROFILE, f"LogProfile {name!r}: {error}") from error
-        self._profiles[name] = (held.resource_version, compiled)
-        return compiled
 
     # Writing
 
@@ -327,7 +292,4 @@ def _has_seen_its_job(measurement: BandwidthMeasurement) -> bool:
 
 
 def _interval_s(measurement: BandwidthMeasurement) -> float:
-    try:
-        return max(1.0, parse_go_duration(measurement.spec.sample_interval).total_seconds())
-    except ValueError:
-        return DEFAULT_INTERVAL_S
+    return max(1.0, sample_interval(measurement.spec.sample_interval).total_seconds())

@@ -17,25 +17,26 @@ from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.resources import GOODPUT_MEASUREMENTS
 from nvcre_kube.workqueue import WorkQueue, run_workers
-from nvcre_logs.patterns import LogProfileError
 from nvcre_logs.profile import WorkerStrategyType
 from nvcre_logs.training import Kind, TrainingEvent, TrainingProfile, compile_training
 
 from nvcre_coordinator.api import names
-from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
+from nvcre_coordinator.api.conditions import ConditionType, is_true
 from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key
 from nvcre_coordinator.controllers.goodput_follower import Drained, GoodputFollower
+from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import goodput_status
 from nvcre_coordinator.core.conditions import Stamp
+from nvcre_coordinator.core.durations import sample_interval
 from nvcre_coordinator.core.goodput import GoodputState, Interrupted, Rules, Sampled, fold, rules_of
 from nvcre_coordinator.core.job_conclusion import ended_at
 from nvcre_coordinator.core.log_cursor import Position
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.pods import last_attempt
-from nvcre_coordinator.core.stall import sample_interval
 
 logger = logging.getLogger(__name__)
 
@@ -65,15 +66,13 @@ class GoodputMeasurementController:
     ) -> None:
         self._client = client
         self._caches = caches
-        self._events = events
         self._clock = clock
         self._workers = workers
         self._queue: WorkQueue[Key] = WorkQueue()
         self._kept: dict[Key, tuple[str, Kept]] = {}  # with the uid of the measurement
         self._followers: dict[Key, dict[str, GoodputFollower]] = {}  # by pod uid, worker 0 first
         self._seen_ended: dict[Key, datetime] = {}
-        self._profiles: dict[str, tuple[str, TrainingProfile]] = {}
-        self._warned: set[tuple[str, str]] = set()
+        self._profiles = LogProfiles(client, caches, events, _compile)
         self._leading = False
         caches.goodputs.add_handler(self._changed)
         caches.jobs.add_handler(self._job_changed)
@@ -103,8 +102,12 @@ class GoodputMeasurementController:
         job = self._job(measurement)
         if job is None:
             return SAFETY_NET_S  # its owner: where it is gone, this will be
-        profile = await self._profile(item, measurement)
-        if profile is None:
+        try:
+            profile = await self._profiles.get(measurement.spec.log_profile_ref)
+        except UnusableProfileError as error:
+            self._profiles.warn(item, error)
+            status = goodput_status.unusable_profile(measurement.status, error.reason, str(error), self._stamp(item))
+            await self._write_status(item, status)
             return sample_interval(measurement.spec.sample_interval).total_seconds()
         return await self._measure(item, measurement, job, profile)
 
@@ -216,36 +219,6 @@ class GoodputMeasurementController:
             container_finished_at=min(finished, default=None),
         )
 
-    async def _profile(
-        self, item: Cached[GoodputMeasurement], measurement: GoodputMeasurement
-    ) -> TrainingProfile | None:
-        name = measurement.spec.log_profile_ref
-        held = self._caches.profiles.get(name)
-        known = self._profiles.get(name)
-        if held is not None and known is not None and known[0] == held.resource_version:
-            return known[1]
-        reason = Reason.INVALID_LOG_PROFILE
-        if held is None:
-            reason = Reason.LOG_PROFILE_NOT_FOUND
-            message = f"spec.logProfileRef: LogProfile {name!r} does not exist; kubectl get logprofiles lists them"
-        elif held.view is None:
-            message = f"LogProfile {name!r} does not fit the schema"
-        else:
-            try:
-                compiled = compile_training(name, held.view.spec)
-            except LogProfileError as error:
-                message = f"LogProfile {name!r}: {error}"
-            else:
-                self._profiles[name] = (held.resource_version, compiled)
-                return compiled
-        if (measurement.metadata.uid, message) not in self._warned:
-            self._warned.add((measurement.metadata.uid, message))
-            self._events.record(item.raw, type="Warning", reason=reason.value, note=message)
-            logger.warning("log profile cannot be used namespace=%s measurement=%s error=%r", *item.key, message)
-        status = goodput_status.unusable_profile(measurement.status, reason, message, self._stamp(item))
-        await self._write_status(item, status)
-        return None
-
     # Keeping and writing
 
     def _remembered(self, item: Cached[GoodputMeasurement], measurement: GoodputMeasurement) -> Kept:
@@ -316,6 +289,10 @@ class GoodputMeasurementController:
 def _is_over(measurement: GoodputMeasurement) -> bool:
     deleting = measurement.metadata.deletion_timestamp is not None
     return deleting or measurement.status.complete or measurement.spec.job_ref is None
+
+
+def _compile(profile: LogProfile) -> TrainingProfile:
+    return compile_training(profile.metadata.name, profile.spec)
 
 
 def _merged(logs: list[Drained]) -> list[TrainingEvent]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LONGEST = timedelta(days=365)
+DEFAULT_SAMPLE_INTERVAL = timedelta(seconds=60)
 
 
 def parse_go_duration(text: str) -> timedelta:
@@ -24,6 +25,16 @@ def parse_go_duration(text: str) -> timedelta:
     if not text or position != len(text) or len(text) > 64:
         raise ValueError(f"{text[:64]!r} is not a Go duration such as 30s, 5m or 1h30m")
     return min(timedelta(seconds=min(seconds, _LONGEST.total_seconds())), _LONGEST)
+
+
+def sample_interval(text: str | None) -> timedelta:
+    """Of a measurement; the default for what is absent or no duration (the CRD's pattern refuses the latter)."""
+    if not text:
+        return DEFAULT_SAMPLE_INTERVAL
+    try:
+        return parse_go_duration(text)
+    except ValueError:
+        return DEFAULT_SAMPLE_INTERVAL
 
 
 def go_duration(value: timedelta) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
+from nvcre_logs.go_time import LayoutError, compile_layout
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import LOG_FORMAT, NCCL_TESTS
 
@@ -21,7 +21,6 @@ class CompiledProfile:
     name: str
     replicated_job: str
     container: str
-    timestamp: GoTimeParser
     bandwidth: LinePattern
     transport: LinePattern | None
     reads_tables: bool  # of nccl-tests, by their own reader; `bandwidth` is for the logs of other programs
@@ -33,7 +32,7 @@ def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
     if patterns.bandwidth_result is None:
         raise LogProfileError(f"LogProfile {profile.metadata.name} has no spec.patterns.bandwidthResult")
     try:
-        timestamp = compile_layout(profile.spec.timestamp.layout)
+        compile_layout(profile.spec.timestamp.layout)
     except LayoutError as error:
         raise LogProfileError(f"spec.timestamp.layout: {error}") from error
     strategy = profile.spec.worker_strategy
@@ -42,7 +41,6 @@ def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
         name=profile.metadata.name,
         replicated_job=(strategy.replicated_job_name if strategy is not None else "") or "node",
         container=profile.spec.container_name,
-        timestamp=timestamp,
         bandwidth=compile_pattern(patterns.bandwidth_result, "spec.patterns.bandwidthResult", _BANDWIDTH_CAPTURES),
         transport=None
         if transport is None

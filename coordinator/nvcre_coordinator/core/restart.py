@@ -15,8 +15,8 @@ import msgspec
 from nvcre_coordinator.api.job import Job, JobStatus
 from nvcre_coordinator.api.measurement import GoodputMeasurement
 from nvcre_coordinator.api.meta import second
+from nvcre_coordinator.core.durations import sample_interval
 from nvcre_coordinator.core.observed import Action, Decision, Observed, ProgressReset, Workload
-from nvcre_coordinator.core.stall import sample_interval
 
 DEFAULT_GRACE = timedelta(seconds=30)
 DRAIN_LIMIT = timedelta(minutes=5)

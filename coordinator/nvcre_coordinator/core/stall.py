@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
-from nvcre_coordinator.core.durations import parse_go_duration
-
-DEFAULT_SAMPLE_INTERVAL = timedelta(seconds=60)
+from nvcre_coordinator.core.durations import sample_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +93,6 @@ def of_this_attempt(status: GoodputMeasurementStatus, restarted_at: datetime | N
         log_interval=status.log_interval,
         last_checkpoint_step=status.last_checkpoint_step,
     )
-
-
-def sample_interval(text: str | None) -> timedelta:
-    """The default for what is absent or no duration; the CRD's pattern refuses the latter."""
-    if not text:
-        return DEFAULT_SAMPLE_INTERVAL
-    try:
-        return parse_go_duration(text)
-    except ValueError:
-        return DEFAULT_SAMPLE_INTERVAL
 
 
 def _positive(text: str) -> float | None:
