@@ -30,12 +30,13 @@ def split_prefix(line: str) -> tuple[datetime | None, str]:
     if match is None:
         return None, line
     zone = "+00:00" if match[3] == "Z" else match[3]
+    nanoseconds = int((match[2] or "0").ljust(9, "0"))
     try:
         time = datetime.fromisoformat(f"{match[1]}{zone}").astimezone(UTC)
-    except (ValueError, OverflowError):
+        time += timedelta(microseconds=(nanoseconds + 500) // 1000)
+    except (ValueError, OverflowError):  # programs print prefixes too: 9999-12-31 is a favourite
         return None, line
-    nanoseconds = int((match[2] or "0").ljust(9, "0"))
-    return time + timedelta(microseconds=(nanoseconds + 500) // 1000), line[match.end() :]
+    return time, line[match.end() :]
 
 
 def split_prefixes(block: bytes) -> bytes:

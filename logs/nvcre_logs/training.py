@@ -67,6 +67,7 @@ class TrainingEvent:
 @dataclass(frozen=True, slots=True)
 class _Event:
     kind: Kind
+    source: str
     pattern: LinePattern
     groups: dict[str, int]
     units: dict[str, DurationUnit]
@@ -83,7 +84,7 @@ class TrainingProfile:
     layout: GoTimeParser
     start: _Event | None
     events: tuple[_Event, ...]
-    warmup: LinePattern | None
+    warmup: _Event | None
     prefilter: re2.Pattern | None  # matches in every line in which one of them does; None: try every line
 
 
@@ -97,25 +98,17 @@ def compile_training(name: str, spec: LogProfileSpec) -> TrainingProfile:
     if patterns.training_step is None:
         raise LogProfileError(f"LogProfile {name} has no spec.patterns.trainingStep")
     start = _compile(Kind.APPLICATION_START, patterns.application_start, "applicationStart")
-    found = (
+    in_order = (
         _compile(Kind.STEP, patterns.training_step, "trainingStep"),
         _compile(Kind.SAVED, patterns.checkpoint_done, "checkpointDone"),
         _compile(Kind.SAVE, patterns.checkpoint_save, "checkpointSave"),
         _compile(Kind.RESTORE, patterns.checkpoint_restore, "checkpointRestore"),
         _compile(Kind.LOADED, patterns.checkpoint_loaded, "checkpointLoaded"),
     )
+    events = tuple(event for event in in_order if event is not None)
     warmup = _compile(Kind.STEP, patterns.warmup_step, "warmupStep")
-    events = tuple(event for event in found if event is not None)
-    sources = [pattern.regex for pattern in _all(patterns.application_start, patterns.training_step,
-               patterns.checkpoint_done, patterns.checkpoint_save, patterns.checkpoint_restore,
-               patterns.checkpoint_loaded)]  # fmt: skip
-    return TrainingProfile(
-        name, spec, layout, start, events, warmup.pattern if warmup is not None else None, _prefilter(sources)
-    )
-
-
-def _all(*patterns: EventPattern | None) -> list[EventPattern]:
-    return [pattern for pattern in patterns if pattern is not None]
+    prefilter = _prefilter([event.source for event in (start, *events) if event is not None])
+    return TrainingProfile(name, spec, layout, start, events, warmup, prefilter)
 
 
 def _compile(kind: Kind, pattern: EventPattern | None, field_name: str) -> _Event | None:
@@ -123,12 +116,11 @@ def _compile(kind: Kind, pattern: EventPattern | None, field_name: str) -> _Even
         return None
     compiled = compile_pattern(pattern, f"spec.patterns.{field_name}", ())
     groups = {name.decode(): number for name, number in compiled.line.groupindex.items()}
-    return _Event(kind, compiled, groups, pattern.units)
+    return _Event(kind, pattern.regex, compiled, groups, pattern.units)
 
 
 def _prefilter(sources: list[str]) -> re2.Pattern | None:
-    """All patterns as one, which is fast because it captures nothing; a beginning of the line is not asked for, since a
-    prefix may stand there."""
+    """All patterns as one that captures nothing, which is fast.  The beginning of a line may be behind a prefix."""
     if any("^" in source[1:].replace("[^", "") or "\\A" in source for source in sources):
         return None
     options = re2.Options()
@@ -237,7 +229,7 @@ class TrainingReader:
             loss=_or(capture.number("loss"), progress.loss),
             target=last + 1 if last is not None else _or(capture.integer("target"), progress.target),
             elapsed_s=progress.elapsed_s,
-            is_warmup=warmup is not None and warmup.find(line.text.encode()) is not None,
+            is_warmup=warmup is not None and warmup.pattern.find(line.text.encode()) is not None,
             source=(line.pod, line.rank),
         )
         progress.tflops = progress.loss = None

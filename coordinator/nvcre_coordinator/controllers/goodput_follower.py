@@ -68,6 +68,12 @@ class GoodputFollower:
         self._taken.set()
         return drained
 
+    def go_on(self) -> None:
+        """The pod runs though its log ended: a container that was started again, or a kubelet."""
+        if self.complete:
+            self.complete = False
+            self._task = asyncio.create_task(self._run())
+
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.wait({self._task})

@@ -157,6 +157,8 @@ class GoodputMeasurementController:
         for uid, pod in wanted.items():
             if uid not in held and pod.record.phase in ("Running", "Succeeded", "Failed"):
                 held[uid] = GoodputFollower(self._client, profile, pod, kept.positions.get(uid))
+            elif uid in held and pod.record.phase == "Running":
+                held[uid].go_on()
         over = [held.pop(uid) for uid in tuple(held) if wanted and uid not in wanted]
         for follower in over:
             await follower.stop()

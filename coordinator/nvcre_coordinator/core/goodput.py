@@ -78,7 +78,7 @@ class Interruption(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The run since the last interruption."""
+    """The run since the last interruption.  Warm steps are those that are no warmup."""
 
     application_start: datetime | None = None
     base_step: int | None = None  # warmup counts from here
@@ -88,7 +88,7 @@ class Run(msgspec.Struct, frozen=True):
     last_warm_step: int | None = None
     last_warm_time: datetime | None = None
     warmup_s: float = 0.0
-    warm_s: float | None = None  # timing x steps of those that are no warmup; None: none had a timing
+    warm_s: float | None = None  # timing x steps; None: none had a timing
     window: tuple[Step, ...] = ()
     follows: Interruption | None = None  # for an application start that is read after its first step
 

@@ -166,3 +166,12 @@ async def test_a_profile_that_is_not_there_is_told_and_waited_for(cluster: Any) 
     pod = await cluster.add_pod("early", "node", "node-0")
     cluster.kubelet.logs[pod] = BANNER + step(25, 1)
     await until(cluster, "early", currentStep=1)
+
+
+async def test_a_container_that_is_started_again_in_its_pod_is_followed_on(cluster: Any) -> None:
+    (pod,) = await launched(cluster, "twice", workers=1)
+    cluster.kubelet.logs[pod] = BANNER + step(25, 1)
+    cluster.kubelet.ended.add(pod)  # the log ends, the pod does not
+    await until(cluster, "twice", currentStep=1)
+    cluster.kubelet.logs[pod] += step(40, 2)
+    await until(cluster, "twice", currentStep=2)
