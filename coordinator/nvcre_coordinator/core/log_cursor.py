@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 
@@ -15,12 +16,14 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d
 
 Stamp = tuple[int, int]
 """Seconds since 1970 and nanoseconds."""
+FIRST_SECOND = int(datetime.min.replace(tzinfo=UTC).timestamp())
+LAST_SECOND = int(datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp())
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    second: int
-    nanosecond: int
-    lines: int  # with this stamp, that were seen
+    second: Annotated[int, msgspec.Meta(ge=FIRST_SECOND, le=LAST_SECOND)]
+    nanosecond: Annotated[int, msgspec.Meta(ge=0, lt=1_000_000_000)]
+    lines: Annotated[int, msgspec.Meta(ge=0)]  # with this stamp, that were seen
 
     @property
     def since(self) -> datetime:
@@ -100,4 +103,7 @@ def _stamp(block: bytes, at: int) -> Stamp | None:
         moment = datetime.fromisoformat(match[1].decode() + zone)
     except ValueError:
         return None
-    return int(moment.timestamp()), int((match[2] or b"0").ljust(9, b"0"))
+    second = int(moment.timestamp())
+    if not FIRST_SECOND <= second <= LAST_SECOND:  # in its zone it is the year 1 or 9999, in UTC it is no time at all
+        return None
+    return second, int((match[2] or b"0").ljust(9, b"0"))

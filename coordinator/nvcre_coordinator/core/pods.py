@@ -204,7 +204,10 @@ def _told_to_end(pod: Pod) -> datetime | None:
     meta = pod.metadata
     if meta.deletion_timestamp is None or any(container.state.terminated for container in pod.containers):
         return None
-    return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+    try:
+        return meta.deletion_timestamp - timedelta(seconds=meta.deletion_grace_period_seconds or 0)
+    except OverflowError:  # any int64 may be asked for
+        return meta.deletion_timestamp
 
 
 def _exit(pod: Pod) -> Exit | None:

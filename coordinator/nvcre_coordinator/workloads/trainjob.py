@@ -7,7 +7,6 @@ TrainJob that is not suspended, so the patch is part of the creation.  The rest 
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from nvcre_kube.resources import TRAIN_JOBS
@@ -44,7 +43,7 @@ class TrainJobAdapter:
                 "ownerReferences": [owner_reference(job)],
                 **restart,
             },
-            "spec": _with_pod_label(copy.deepcopy(job.spec.workload.train_job), job.metadata.name),
+            "spec": _with_pod_label(job.spec.workload.train_job, job.metadata.name),
         }
 
     def reference(self, job: Job) -> WorkloadRef:

@@ -1,7 +1,10 @@
 """Asking for a log again: no line twice, none lost, whatever the stamps and the blocks are."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.core.log_cursor import LogCursor, Position
@@ -50,3 +53,17 @@ def test_lines_without_a_stamp_are_taken_as_they_come() -> None:
     cursor = LogCursor()
     block = b"one\ntwo\n"
     assert (cursor.take(block), cursor.position, cursor.ask_again()) == (block, None, None)
+
+
+@pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_stamp_that_is_no_time_in_utc_moves_nothing(stamp: str) -> None:
+    cursor = LogCursor()
+    cursor.take(line(1, "a") + f"{stamp} printed behind a carriage return\n".encode())
+    assert cursor.position is not None
+    assert cursor.ask_again() == cursor.position.time.replace(microsecond=0) == datetime(2026, 2, 5, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("kept", ["[1000000000000,0,1]", "[0,1000000000,1]", "[0,0,-1]"])
+def test_a_position_that_cannot_be_is_not_read(kept: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(kept, type=Position)

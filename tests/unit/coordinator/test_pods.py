@@ -214,3 +214,11 @@ def test_only_launchers_are_taken_to_run_without_gpus() -> None:
     as_node, by_other_means, worker = at("n3", "launcher", True), at("n4", "node", False), at("n2", "node", True)
     assert without_gpus([alone, beside, as_node, by_other_means, worker]) == {"n1"}
     assert without_gpus([]) == frozenset()
+
+
+@pytest.mark.parametrize("grace", [2**62, 10**11])
+def test_a_grace_without_end_is_no_time_that_can_be_counted_back(grace: int) -> None:
+    seen = pod()
+    told = datetime(2026, 12, 1, 12, 5, tzinfo=UTC)
+    meta = msgspec.structs.replace(seen.metadata, deletion_timestamp=told, deletion_grace_period_seconds=grace)
+    assert observe(msgspec.structs.replace(seen, metadata=meta)).told_to_end == told

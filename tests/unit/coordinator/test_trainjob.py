@@ -118,3 +118,10 @@ def test_whose_it_is() -> None:
     adapter = TrainJobAdapter()
     assert adapter.owned(job(), adapter.build(job()))
     assert not adapter.owned(job(), {"metadata": {"name": "my-job-workload"}})
+
+
+def test_a_spec_that_is_nested_deep_is_built_like_any_other() -> None:
+    deep: list[Any] = []
+    for _ in range(900):  # what the JSON decoder still takes
+        deep = [deep]
+    assert TrainJobAdapter().build(job(unknownField=deep))["spec"]["unknownField"] is deep

@@ -65,3 +65,11 @@ def test_what_stands_in_front_of_a_line(raw: bytes, line: Line) -> None:
 
 def test_the_kubelet_s_nanoseconds_are_rounded() -> None:
     assert split_prefix("2026-03-03T12:00:24.9999999Z x")[0] == datetime(2026, 3, 3, 12, 0, 25, 0, UTC)
+
+
+@pytest.mark.parametrize(
+    "stamp", ["9999-12-31T23:59:59.999999999Z", "0001-01-01T00:00:00+14:00", "2026-13-01T00:00:00Z"]
+)
+def test_a_time_that_cannot_be_is_text(stamp: str) -> None:
+    assert split_prefix(f"{stamp} x") == (None, f"{stamp} x")
+    assert unwrap(f"{stamp} x").text == f"{stamp} x"
