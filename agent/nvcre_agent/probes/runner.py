@@ -299,7 +299,7 @@ def _judge(parsed: NcclLog, exit_code: int) -> None:
     if table is not None and "wrong_results" in reasons:
         message = f"{table.wrong_elements} wrong elements; this node computes or moves data wrongly"
         raise _NotMeasured(ProbeState.ERROR, ProbeReason.WRONG_RESULTS, message)
-    failed = [reason for reason in reasons if reason not in ("truncated", "single_rank")]
+    failed = [reason for reason in reasons if reason not in ("truncated", "no_footer", "single_rank")]
     if failed or exit_code:
         message = f"{TOOL} ended with exit code {exit_code}" + (f": {detail}" if detail else "")
         raise _NotMeasured(ProbeState.ERROR, ProbeReason.TOOL_FAILED, message)
