@@ -178,7 +178,7 @@ def profile_test(
 
     Exit code 0: something. 1: nothing. 2: a pattern does not compile, or does not match its example.
     """
-    from nvcre_cli.profile_test import show_matches  # noqa: PLC0415
+    from nvcre_cli.profile_matches import show_matches  # noqa: PLC0415
 
     raise typer.Exit(show_matches(profile, str(log)))
 

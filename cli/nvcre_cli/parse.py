@@ -6,32 +6,26 @@ verdict, then the table.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import yaml
-from nvcre_local.cluster_objects import log_profiles
 from nvcre_logs import nccl_document, training_document
 from nvcre_logs.nccl_log import NcclLog, NcclTest, Side
 from nvcre_logs.patterns import LogProfileError
-from nvcre_logs.profile import LOG_FORMAT, LogProfileSpec
 from nvcre_logs.saved_log import Measured, NamedProfile, guess, measure
 from nvcre_logs.training_document import TrainingLog
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nvcre_cli.log_arguments import chunks_of, named_profile, shipped_profiles
 from nvcre_cli.problems import EXIT_FAILED, EXIT_PASSED, UsageProblem
 from nvcre_cli.render.text import show_size
 from nvcre_cli.terminal import Terminal, write_result
 
-CHUNK_BYTES = 1 << 20
-MAX_PROFILE_BYTES = 1 << 20
 SHOWN_STEPS = 12
 
 
@@ -60,62 +54,15 @@ def _measure(log: Path, profile: NamedProfile | None) -> Measured:
         return held if held is not None else chunks_of(str(log))
 
     try:
-        return guess(source, _shipped()) if profile is None else measure(source, profile)
+        return guess(source, shipped_profiles()) if profile is None else measure(source, profile)
     except LogProfileError as error:
         raise UsageProblem(str(error)) from error
-
-
-def chunks_of(log: str) -> Iterator[bytes]:
-    """A file's, or stdin's for `-`.  Raises UsageProblem."""
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if log == "-" else Path(log).open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
-    except OSError as error:
-        raise UsageProblem(f"{log}: {error.strerror or error}") from error
 
 
 def _document(measured: Measured, case: str) -> dict[str, Any]:
     if isinstance(measured.log, NcclLog):
         return nccl_document.document(measured.log, case)
     return training_document.document(measured.log, case)
-
-
-# Profiles
-
-
-def _shipped() -> list[NamedProfile]:
-    """Of two that read the same log (megatron-training, megatron-bridge) the more general one comes first."""
-    found = [_named(manifest, "the built-in profiles") for manifest in log_profiles()]
-    return sorted(found, key=lambda profile: (profile.name == "megatron-bridge", profile.name))
-
-
-def named_profile(name_or_file: str) -> NamedProfile:
-    shipped = {profile.name: profile for profile in _shipped()}
-    if name_or_file in shipped:
-        return shipped[name_or_file]
-    path = Path(name_or_file)
-    if not path.is_file():
-        raise UsageProblem(f"--profile {name_or_file}: no such file, and no built-in profile ({', '.join(shipped)})")
-    if path.stat().st_size > MAX_PROFILE_BYTES:
-        raise UsageProblem(f"--profile {path}: larger than 1 MiB")
-    try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageProblem(f"--profile {path}: {error}") from error
-    return _named(document, str(path))
-
-
-def _named(manifest: Any, where: str) -> NamedProfile:
-    if not isinstance(manifest, dict) or manifest.get("kind") != "LogProfile":
-        raise UsageProblem(f"{where}: not a LogProfile (kind: LogProfile)")
-    metadata = manifest.get("metadata") or {}
-    try:
-        spec = msgspec.convert(manifest.get("spec"), LogProfileSpec)
-    except msgspec.ValidationError as error:
-        raise UsageProblem(f"{where}: spec: {error}") from error
-    annotations = metadata.get("annotations") or {}
-    return NamedProfile(str(metadata.get("name", "")), str(annotations.get(LOG_FORMAT, "")), spec)
 
 
 # Text

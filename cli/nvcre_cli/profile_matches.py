@@ -8,7 +8,7 @@ from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import EventPattern
 from rich.text import Text
 
-from nvcre_cli.parse import chunks_of, named_profile
+from nvcre_cli.log_arguments import chunks_of, named_profile
 from nvcre_cli.problems import EXIT_FAILED, EXIT_PASSED, UsageProblem
 from nvcre_cli.terminal import Terminal
 

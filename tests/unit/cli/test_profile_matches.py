@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from nvcre_cli.problems import UsageProblem
-from nvcre_cli.profile_test import show_matches
+from nvcre_cli.profile_matches import show_matches
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 MINE = "kind: LogProfile\nmetadata: {name: mine}\nspec:\n  timestamp: {layout: '2006'}\n  patterns:\n    trainingStep: "
