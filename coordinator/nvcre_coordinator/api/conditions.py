@@ -6,10 +6,11 @@ Writing conditions (the exclusive trio, transition times) is core/conditions.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from enum import StrEnum
 
 import msgspec
+
+from nvcre_coordinator.api.meta import Moment, check_year
 
 
 class ConditionStatus(StrEnum):
@@ -72,8 +73,11 @@ class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     status: ConditionStatus
     reason: str
     message: str
-    last_transition_time: datetime
+    last_transition_time: Moment
     observed_generation: int | None = None
+
+    def __post_init__(self) -> None:
+        check_year(self.last_transition_time, "lastTransitionTime")
 
 
 def find(conditions: Iterable[Condition], wanted: str) -> Condition | None:

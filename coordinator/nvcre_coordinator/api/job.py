@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ import msgspec
 from nvcre_protos.vocabulary import ComponentKind
 
 from nvcre_coordinator.api.conditions import Condition, ConditionType, is_true
-from nvcre_coordinator.api.meta import ObjectMeta
+from nvcre_coordinator.api.meta import Moment, ObjectMeta, check_year
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -100,7 +99,7 @@ class Component(msgspec.Struct, frozen=True, omit_defaults=True):
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     source: str  # nvml, kernel-log, cel, workload, probe, node
     message: str
-    time: datetime
+    time: Moment
     code: int | None = None
 
 
@@ -131,12 +130,18 @@ class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     conditions: tuple[Condition, ...] = ()
     failed_nodes: tuple[FailedNode, ...] = ()
     workload_ref: WorkloadRef | None = None
-    workload_start_time: datetime | None = None
-    scheduling_blocked_since: datetime | None = None
-    scheduling_resumed_time: datetime | None = None
+    workload_start_time: Moment | None = None
+    scheduling_blocked_since: Moment | None = None
+    scheduling_resumed_time: Moment | None = None
     restart_count: Int32 | None = None
-    last_restart_time: datetime | None = None
+    last_restart_time: Moment | None = None
     failure_log: FailureLog | None = None
+
+    def __post_init__(self) -> None:
+        check_year(self.workload_start_time, "workloadStartTime")
+        check_year(self.scheduling_blocked_since, "schedulingBlockedSince")
+        check_year(self.scheduling_resumed_time, "schedulingResumedTime")
+        check_year(self.last_restart_time, "lastRestartTime")
 
     @property
     def terminal(self) -> bool:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, TypeAlias
-
 import msgspec
 
 from nvcre_coordinator.api.conditions import Condition, ConditionType, is_true
 from nvcre_coordinator.api.job import Int32
-from nvcre_coordinator.api.meta import ObjectMeta
-
-# A person may fill a status by hand, and the API server accepts a time without a zone: that one cannot be compared.
-Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+from nvcre_coordinator.api.meta import Moment, ObjectMeta
 
 
 class JobRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -39,8 +33,8 @@ class BandwidthMeasurementStatus(msgspec.Struct, frozen=True, rename="camel", om
     conditions: tuple[Condition, ...] = ()
     results: tuple[BandwidthResult, ...] = ()
     transport: tuple[str, ...] = ()
-    start_time: datetime | None = None
-    completion_time: datetime | None = None
+    start_time: Moment | None = None
+    completion_time: Moment | None = None
 
     @property
     def complete(self) -> bool:

@@ -7,11 +7,15 @@ msgspec.ValidationError naming the path of the field that does not fit.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+# A person may fill a status by hand, and the API server accepts a time without a zone: that one cannot be compared.
+Moment: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+_YEARS = range(1970, 9000)
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -48,6 +52,12 @@ def from_json(obj: Any, view: type[T]) -> T:
 def to_json(view: Any) -> Any:
     """Plain JSON values; times as RFC 3339 in UTC, absent optional fields left out."""
     return msgspec.to_builtins(view)
+
+
+def check_year(moment: datetime | None, field: str) -> None:
+    """Raises ValueError for a time that an hour more or less may carry out of the calendar."""
+    if moment is not None and moment.year not in _YEARS:
+        raise ValueError(f"{field}: {moment.isoformat()} is no time that anything happened at")
 
 
 def second(moment: datetime) -> datetime:

@@ -82,6 +82,15 @@ def cached(obj: dict[str, Any], view: type[T]) -> Cached[T]:
     return Cached(obj, _tolerant(obj, lambda: from_json(obj, view)))
 
 
+def cached_job(obj: dict[str, Any]) -> Cached[Job]:
+    """A Job that nobody can read is left alone until a person mends it, but it can be deleted, with its workload."""
+    job = cached(obj, Job)
+    if job.view is not None or obj["metadata"].get("deletionTimestamp") is None:
+        return job
+    bare = {"metadata": obj["metadata"], "spec": {"workload": {"trainJob": {}}}}
+    return Cached(obj, _tolerant(obj, lambda: from_json(bare, Job)))
+
+
 def cached_pod(obj: dict[str, Any]) -> CachedPod:
     metadata = obj["metadata"]
     pod = _tolerant(obj, lambda: from_json(obj, Pod))
@@ -134,7 +143,7 @@ class Caches:
         self.jobs: Informer[Cached[Job]] = Informer(
             client,
             JOBS,
-            convert=lambda obj: cached(obj, Job),
+            convert=cached_job,
             indexers={"run": lambda job: [f"{job.key[0]}/{workload_name(job.key[1])}"]},
         )
         self.train_jobs: Informer[Cached[Any]] = Informer(
