@@ -80,10 +80,10 @@ def _print(console: Console, log: Path, measured: Measured, *, guessed: bool) ->
     if isinstance(measured.log, NcclLog):
         for test in measured.log.tests:
             _print_table(console, test)
-        if measured.log.oversized_lines:
-            console.print(f"{measured.log.oversized_lines} line(s) longer than 1 MiB skipped")
     else:
         _print_training(console, measured.log)
+    if measured.log.oversized_lines:
+        console.print(f"{measured.log.oversized_lines} line(s) longer than 1 MiB skipped")
     console.print()
 
 

@@ -112,20 +112,18 @@ def _measure_nccl(source: Source, profile: NamedProfile) -> Measured:
 
 def _measure_training(source: Source, profile: NamedProfile) -> Measured:
     reader = TrainingReader(compile_training(profile.name, profile.spec))
+    feed = LineFeed()
     events, said, lines = [], list[Marker](), 0
-    for block in _blocks(source()):
+    for block in _blocks(feed, source()):
         events += reader.feed(block)
         said += markers(block, lines)
         lines += block.count(b"\n")
-    log = TrainingLog(profile.log_format or profile.name, of_one_rank(events), said)
+    log = TrainingLog(profile.log_format or profile.name, of_one_rank(events), said, feed.skipped_lines)
     steps = len(log.records)
     return Measured(log, profile.name, steps + reader.progress_lines if steps else 0)
 
 
-def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    feed = LineFeed()
+def _blocks(feed: LineFeed, chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
-        if block := feed.feed(chunk):
-            yield block
-    if block := feed.finish():
-        yield block
+        yield feed.feed(chunk)
+    yield feed.finish()

@@ -67,6 +67,7 @@ class TrainingLog:
     framework: str
     events: Sequence[TrainingEvent]
     markers: Sequence[Marker] = ()
+    oversized_lines: int = 0  # skipped
 
     @property
     def records(self) -> list[TrainingEvent]:

@@ -90,6 +90,14 @@ def test_text_of_a_training_run(capsys: pytest.CaptureFixture[str]) -> None:
         assert told in text
 
 
+@pytest.mark.parametrize("case", ["ns01-allreduce-h100-clean", "ts01-megatron-2026"])
+def test_a_line_that_is_too_long_is_told(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "run.log"
+    log.write_bytes((CORPUS / f"{case}.log").read_bytes() + b"x" * (1 << 20) + b"x\n")
+    assert parse_logs([log], None, as_json=False) == 0
+    assert "1 line(s) longer than 1 MiB skipped" in capsys.readouterr().out
+
+
 def test_one_log_that_is_not_ok_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     logs = [CORPUS / f"{case}.log" for case in ("ns07-wrong-elements", "ns01-allreduce-h100-clean")]
     assert parse_logs(logs, "nccl-bandwidth", as_json=True) == 1
