@@ -143,7 +143,9 @@ class JobController:
             self._watch_nodes(key, written, seen.group)
             if written.view is not None:
                 self._end_attempt(written.view, decision.actions)
-            if not written.view or not concluded(written.view.status):
+            if written.view is not None and concluded(written.view.status):
+                self._memory.drop_tails(self._observer.run_key(written.view))
+            else:
                 await self._save_memory(written)
             again = await self._actions.carry_out(written, decision)
             if again.job is not None:

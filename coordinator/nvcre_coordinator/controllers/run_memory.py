@@ -42,6 +42,7 @@ class _Run:
     record: RunRecord = field(default_factory=RunRecord)
     tails: dict[str, str] = field(default_factory=dict)
     saved: str = ""
+    name_taken: bool = False  # by somebody else's ConfigMap
     loaded_for: str = ""  # uid of the Job
     asked: set[str] = field(default_factory=set)  # pods whose log was read or is being read
     leases: dict[str, LeaseWatch] = field(default_factory=dict)  # of nodes whose agent is silent
@@ -121,6 +122,12 @@ class RunMemory:
         run.record = end_attempt(run.record, kept=kept, dropped=dropped)
         run.tails = {uid: text for uid, text in run.tails.items() if uid in kept}
 
+    def drop_tails(self, run_key: Key) -> None:
+        """The Job has its verdict: its failureLog has what was needed of them."""
+        run = self._runs.get(run_key)
+        if run is not None:
+            run.tails.clear()
+
     def forget(self, run_key: Key) -> None:
         self._runs.pop(run_key, None)
         self.stalls.forget(run_key)
@@ -170,28 +177,39 @@ class RunMemory:
             "data": {names.PODS_CONFIG_MAP_KEY: text},
         }
         try:
-            if run.saved:
+            if run.saved and not run.name_taken:
                 await self._client.merge_patch(CONFIG_MAPS, name, {"data": body["data"]}, namespace)
             else:
                 await self._client.create(CONFIG_MAPS, body, namespace)
         except ApiError as error:
-            if error.already_exists or error.not_found:
-                await self._replace(name, namespace, body)
-            else:
+            if not (error.already_exists or error.not_found):
                 raise
+            taken = not await self._replace(name, namespace, body)
+            if taken and not run.name_taken:
+                logger.warning("pods not remembered: ConfigMap %s/%s is not ours: delete or rename it", namespace, name)
+            run.name_taken = taken
+        else:
+            run.name_taken = False
         run.saved = text
 
-    async def _replace(self, name: str, namespace: str, body: dict[str, Any]) -> None:
-        """The ConfigMap of an earlier Job of this name is still there, or ours was deleted."""
+    async def _replace(self, name: str, namespace: str, body: dict[str, Any]) -> bool:
+        """The ConfigMap of an earlier Job of this name is still there, or ours was deleted.
+
+        One that a person made is not written over: then nothing outlives this process but what the cluster still has.
+        """
         try:
             current = await self._client.get(CONFIG_MAPS, name, namespace)
         except ApiError as error:
             if not error.not_found:
                 raise
             await self._client.create(CONFIG_MAPS, body, namespace)
-            return
+            return True
+        labels = current["metadata"].get("labels") or {}
+        if labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY:
+            return False
         body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
         await self._client.update(CONFIG_MAPS, body)
+        return True
 
     async def _read_log(self, run_key: Key, record: PodRecord) -> None:
         container = record.exit.container if record.exit is not None else ""
@@ -207,7 +225,7 @@ class RunMemory:
         if run is None:
             return
         run.record = with_log(run.record, record.uid, finding)
-        if text and len(run.tails) < KEPT_TAILS:
+        if text and len(run.tails) < KEPT_TAILS and self._wanted(run_key):
             run.tails[record.uid] = tail(text)
         self._changed(run_key)
 

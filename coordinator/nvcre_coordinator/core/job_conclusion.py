@@ -140,9 +140,9 @@ def _missing_values(seen: Observed, end: datetime, now: datetime) -> timedelta |
     if set(missing) <= set(seen.measured.lost):
         message = f"Measurement data not available for keys: {keys}: {'; '.join(sorted(lost))}"
         return thresholds.Problem(Reason.MEASUREMENT_TIMEOUT, message)
-    limit = measurement_timeout(seen.job)
-    if now - end <= limit:
-        return min(POLL, limit - (now - end) + timedelta(milliseconds=10))
+    limit, waited = measurement_timeout(seen.job), _passed(now, end)
+    if waited <= limit:
+        return min(POLL, limit - waited + timedelta(milliseconds=10))
     message = f"Measurement data not available within {go_duration(limit)} for keys: {keys}{_why_missing(seen)}"
     return thresholds.Problem(Reason.MEASUREMENT_TIMEOUT, message)
 
@@ -159,6 +159,11 @@ def _why_missing(seen: Observed) -> str:
     if goodput and not seen.goodputs:
         whys.add(f"spec.goodputMeasurement is absent, so nothing measures {', '.join(goodput)}")
     return f": {'; '.join(sorted(whys))}" if whys else ""
+
+
+def _passed(now: datetime, *since: datetime | None) -> timedelta:
+    """Since the last of these.  By amount: a clock that was set back by a day does not make a Job wait for a day."""
+    return min(abs(now - moment) for moment in since if moment is not None)
 
 
 def measurement_timeout(job: Job) -> timedelta:
@@ -179,7 +184,7 @@ def _confirmation(
     The transition time is cut to the second, so the end is at most one second later.
     """
     through = end + timedelta(seconds=1)
-    waited = now - max(end, seen.observing_since or end)  # after a restart the agents need time to come back
+    waited = _passed(now, end, seen.observing_since)  # after a restart the agents need time to come back
     # Where hardware evidence explains the end already, only agents that can still answer are worth waiting for.
     waited_for = {AgentState.CONNECTED} if _hardware(status) else {AgentState.CONNECTED, AgentState.SILENT}
     open_nodes = tuple(
@@ -206,10 +211,10 @@ def _settling(status: JobStatus, end: datetime, seen: Observed, now: datetime) -
     """A failure is judged when its exits can have arrived and the logs of the failed pods were read."""
     if not is_true(status.conditions, ConditionType.FAILED) or _hardware(status):
         return None
-    age = now - end
+    age = _passed(now, end)
     if age < SETTLE:
         return SETTLE - age
-    waited = now - max(end, seen.observing_since or end)
+    waited = _passed(now, end, seen.observing_since)
     if stalled(status) and seen.log_ends is None and waited < STALL_LOGS_LIMIT:
         return CONFIRMATION_POLL
     unread = any(pod.log_wanted for pod in seen.pods)
@@ -248,7 +253,7 @@ def _was_deleted(status: JobStatus) -> bool:
 
 
 def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition, stamp: Stamp) -> Decision:
-    waited = stamp.now - validation.last_transition_time
+    waited = _passed(stamp.now, validation.last_transition_time)
     progress = seen.probes
     finished = progress is not None and progress.done
     if not finished and waited < PROBE_LIMIT:

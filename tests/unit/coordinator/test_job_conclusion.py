@@ -274,3 +274,25 @@ def test_a_deleted_workload_blames_nobody(build: Any, conditions: Any) -> None:
     decision = decide(Observed(job, workload=None, pods=pods, group=("n1", "n2")), build.at(63))
     assert conditions(decision.status)["Attributed"] == ("True", "NothingToAttribute")
     assert decision.status.failed_nodes == ()
+
+
+DAY = 86_400
+
+
+def test_a_clock_that_was_set_back_by_a_day_makes_nobody_wait_for_a_day(build: Any, conditions: Any) -> None:
+    failed = failed_with(build, {"n1": NodeFacts(AgentState.SILENT)}, 60)
+    job = build.then(build.started(), failed)
+    seen = Observed(
+        job, group=("n1", "n2"), nodes={"n1": NodeFacts(AgentState.SILENT)}, observing_since=build.at(61 - DAY)
+    )
+    decision = decide(seen, build.at(61 - DAY))  # the next leader, whose clock is right
+    assert conditions(decision.status)["Attributed"] == ("Unknown", "Pending")
+    assert decision.requeue_after <= timedelta(seconds=1)
+    assert conditions(decide(seen, build.at(95 - DAY)).status)["Attributed"][0] == "False"
+
+
+def test_values_are_not_waited_for_until_a_clock_that_was_set_back_comes_round(build: Any, conditions: Any) -> None:
+    job = build.started(thresholds={BUS: "value >= 300"})
+    job = build.then(job, succeeded(build, job=job))
+    lost = succeeded(build, job=job, at=60 - DAY)
+    assert conditions(lost.status)["ValidationFailed"] == ("True", "MeasurementTimeout")
