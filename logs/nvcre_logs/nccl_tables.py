@@ -2,8 +2,9 @@
 
 Lines of one pod (kubectl --prefix) and, where several ranks print tables, of one tag (mpirun, srun) stay together.
 Within such a stream a header that comes when rows, a footer or a failure were seen begins the next test.  Headers that
-come twice before the first row are those of processes that run side by side: their lines are dealt out again by what
-each table still lacks and by the order of its sizes.
+come twice before the first row are those of an attempt that ended without a word and of the next one, or of processes
+that run side by side.  Each line goes to the newest table that still lacks it, and a row by the order of its sizes as
+well: so the attempt that ended gets nothing, and of processes side by side each gets one of everything.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ class Tables:
 
     def device(self, device: Device, *, cut: bool) -> None:
         stream = self._headed()
-        process = f"process {device.pid} on {device.host}"
-        same = (known for known in stream.open if process in known.parts and not stream.begun)
-        known = next(same, None) or self._lacking(f"rank {device.rank}")
-        known.parts |= {f"rank {device.rank}", process if device.pid is not None else ""}
+        process, rank = f"process {device.pid} on {device.host}", f"rank {device.rank}"
+        same = (known for known in reversed(stream.open) if process in known.parts and rank not in known.parts)
+        known = (None if stream.begun or device.pid is None else next(same, None)) or self._lacking(rank)
+        known.parts |= {rank, process}
         if len(known.test.devices) < MAX_RANKS:
             known.test.devices.append(device)
         known.test.devices_cut |= cut
@@ -173,11 +174,10 @@ class Tables:
             test.dropped_rows += 1
 
     def _next_table(self, stream: _Stream, size: int) -> NcclTest:
-        if not stream.open or stream.open[-1].test.avg_busbw_gbps is not None:
+        """Of several, the one that has come nearest to this size."""
+        tests = [known.test for known in reversed(stream.open) if known.test.avg_busbw_gbps is None]
+        if not tests:
             return self._begin(stream).test
-        tests = [known.test for known in stream.open]
-        if len(tests) == 1:
-            return tests[0]
         below = [test for test in tests if not test.rows or test.rows[-1].size_bytes < size]
         return max(below, key=lambda test: test.rows[-1].size_bytes if test.rows else -1, default=tests[0])
 
@@ -205,7 +205,8 @@ class Tables:
         stream = self._headed()
         if stream.begun and not _told_before_its_header(stream):
             self._close(stream)
-        known = next((known for known in stream.open if part not in known.parts), None) or self._begin(stream)
+        lacking = (known for known in reversed(stream.open) if part not in known.parts)
+        known = next(lacking, None) or self._begin(stream)
         known.parts.add(part)
         return known
 
@@ -226,20 +227,25 @@ class Tables:
     def _first(self, stream: _Stream, lacks: Callable[[NcclTest], bool]) -> _Open:
         """The first table with rows that lacks this part of a footer."""
         stream.begun = True
-        known = next((known for known in stream.open if lacks(known.test) and known.test.rows), None)
+        lacking = (known for known in reversed(stream.open) if lacks(known.test) and known.test.rows)
+        known = next(lacking, None)
         return known or (stream.open[-1] if stream.open else self._begin(stream))
 
     def _close(self, stream: _Stream) -> None:
         """The tests of this stream get no more lines."""
         self._lose_piece(stream)
         tests = [known.test for known in stream.open]
-        with_rows = [test for test in tests if test.rows]
-        if len(with_rows) > 1:
-            for test in with_rows:
-                test.one_of_many = True
-        elif len(tests) > 1 and with_rows and not tests[-1].rows:
-            _move_report(with_rows[0], tests[-1])  # the first attempts ended without a word
+        if sum(bool(test.rows) for test in tests) > 1:
+            self._mark_one_of_many(tests)
         stream.open, stream.begun = [], False
+
+    def _mark_one_of_many(self, tests: list[NcclTest]) -> None:
+        """The last one was given what came first: they are put in the order in which their rows began."""
+        for test in tests:
+            test.one_of_many = bool(test.rows)
+        first = next((index for index, test in enumerate(self._tests) if test is tests[0]), None)
+        if first is not None and self._tests[first : first + len(tests)] == tests:
+            self._tests[first : first + len(tests)] = tests[::-1]
 
     def _lose_piece(self, stream: _Stream) -> None:
         if stream.piece is None:
@@ -259,10 +265,3 @@ def _mark_side_by_side(streams: list[_Stream]) -> None:
 def _told_before_its_header(stream: _Stream) -> bool:
     """The error stream is not buffered: that GPUs are missing is told before the header that was printed first."""
     return len(stream.open) == 1 and stream.open[0].test.failure_reasons == ["gpu_missing"]
-
-
-def _move_report(source: NcclTest, target: NcclTest) -> None:
-    for name in ("rows", "avg_busbw_gbps", "below_min_bandwidth", "out_of_bounds", "out_of_bounds_ok", "lost_rows"):
-        value, other = getattr(source, name), getattr(target, name)
-        setattr(source, name, other)
-        setattr(target, name, value)

@@ -204,6 +204,15 @@ def test_an_attempt_that_succeeds_later_is_told_as_retried() -> None:
     assert [len(test["rows"]) for test in silent["tests"]] == [0, 3]
 
 
+@pytest.mark.parametrize("era", ["2020", "2.19"])
+@pytest.mark.parametrize("lines", range(1, 16))
+def test_an_attempt_that_ends_anywhere_in_its_header_takes_nothing_from_the_next(era: str, lines: int) -> None:
+    run = Run(era=era, checked=False)
+    tests = parsed(joined(header(run)[:lines]) + text(run))["tests"]
+    assert tests[-1] == only(text(run))
+    assert all(not test["rows"] for test in tests[:-1])
+
+
 def test_a_failure_after_a_good_table_is_the_end_of_the_log() -> None:
     run = Run()
     failed = joined([*header(run), "n1: Test timeout (60s) common.cu:501"])
