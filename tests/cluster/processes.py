@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ctypes
 import json
 import os
 import signal
@@ -22,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, PODS
@@ -30,22 +28,15 @@ from nvcre_local import cluster_objects as objects
 from nvcre_local.control_plane.cache import Cache
 from nvcre_local.control_plane.projects import KUBERNETES, read, select
 from nvcre_local.simulation import SimulationDirectory
+from support.processes import die_with_parent, wait_for_file
 
 REPOSITORY = Path(__file__).parents[2]
 UP_WITHIN_S = 300.0
 PATIENCE_S = 90.0
 NODES = ("node-0", "node-1")
 AGENT_HEARTBEAT_S = 5
-PR_SET_PDEATHSIG = 1
 NEED_IMAGES = ("Deployment", "DaemonSet", "PodDisruptionBudget", "Service")
 """Of daemonset/: what runs containers, or speaks of those that do. Here these are processes."""
-
-_libc = ctypes.CDLL(None)
-
-
-def die_with_parent() -> None:
-    """However the test run ends: what it started must not outlive it."""
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def start(command: Sequence[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
@@ -57,17 +48,6 @@ def start(command: Sequence[str], log: Path, **environment: str) -> subprocess.P
             env={**os.environ, **environment},
             preexec_fn=die_with_parent,  # noqa: PLW1509  (no threads)
         )
-
-
-def wait_for_file(file: Path, process: subprocess.Popen[bytes], log: Path, within_s: float) -> Any:
-    """The JSON that `process` writes once it serves. Fails the test when it does not, with the end of its log."""
-    until = time.monotonic() + within_s
-    while not file.exists():
-        if process.poll() is not None or time.monotonic() > until:
-            process.kill()
-            pytest.fail(f"{file.name} was not written, {log.name} says:\n{log.read_text(errors='replace')[-4000:]}")
-        time.sleep(0.05)
-    return json.loads(file.read_text())
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from nvcre_cli.demo import differences_in
 from nvcre_local.scenario_file import read_scenario
+from support.processes import die_with_parent
 
-from .processes import REPOSITORY, Plane, die_with_parent, processes_with
+from .processes import REPOSITORY, Plane, processes_with
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 import yaml
-from cluster.processes import die_with_parent
 from nvcre_local.apiserver.storage import SNAPSHOTS
 from nvcre_local.cluster_objects import Identity, kubeconfig
 from nvcre_local.control_plane import commands, identities
@@ -30,7 +29,8 @@ from nvcre_local.control_plane.certificates import Authority, Pair, service_acco
 from nvcre_local.control_plane.commands import ApiServerFiles, Command
 from nvcre_local.control_plane.ports import free_ports
 from nvcre_local.control_plane.projects import read, select
-from support.api_server import ADMIN_TOKEN, REPOSITORY, api_server, clean_environment, end, wait_for_file
+from support.api_server import ADMIN_TOKEN, REPOSITORY, api_server
+from support.processes import clean_environment, die_with_parent, end, wait_for_file
 
 from .servers import PATIENCE_S, JsonObject, Server
 

@@ -30,8 +30,9 @@ from nvcre_kube.resources import (
     JsonObject,
 )
 
-from support.api_server import ApiServer, api_server, clean_environment, end, wait_for_file
+from support.api_server import ApiServer, api_server
 from support.eventually import eventually
+from support.processes import clean_environment, end, wait_for_file
 
 NAMESPACE = "default"
 SYSTEM_NAMESPACE = "nvcre-system"
@@ -257,8 +258,8 @@ async def fleet(directory: Path) -> AsyncIterator[Fleet]:
             coordinator = started(command, log)
             one = None
             try:
-                await asyncio.to_thread(wait_for_file, ready, coordinator, log)
-                one = Fleet(client, server, directory, coordinator, json.loads(ready.read_text()))
+                addresses = await asyncio.to_thread(wait_for_file, ready, coordinator, log)
+                one = Fleet(client, server, directory, coordinator, addresses)
                 ca = await client.get(CONFIG_MAPS, "nvcre-coordinator-ca", SYSTEM_NAMESPACE)
                 (directory / "ca.crt").write_text(ca["data"]["ca.crt"])
                 yield one

@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from support.api_server import wait_for_file
+from support.processes import wait_for_file
 
 TOKEN = "s3cret"
 KUBELET_TOKEN = "kubelet-s3cret"
@@ -58,8 +58,7 @@ def start(directory: Path, *flags: str) -> Server:
     ]  # fmt: skip
     with log.open("wb") as stderr:
         process = subprocess.Popen(command, stderr=stderr)
-    wait_for_file(ready, process, log)
-    found = json.loads(ready.read_text())
+    found = wait_for_file(ready, process, log)
     return Server(process, found["url"], found["tls_url"], found["ca"], log)
 
 

@@ -1,6 +1,5 @@
 """The real node runtime against the real embedded API server, both as processes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import EVENTS, NAMESPACES, PODS, SERVICE_ACCOUNTS, JsonObject
-from support.api_server import REPOSITORY, api_server, wait_for_file
+from support.api_server import REPOSITORY, api_server
 from support.eventually import eventually
+from support.processes import wait_for_file
 
 
 class Control:
@@ -39,8 +39,7 @@ class Control:
         with log.open("wb") as output:
             child = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | {"NOT_FOR_PODS": "1"})
         self._children.append(child)
-        wait_for_file(ready, child, log)
-        self.ports: dict[str, int] = json.loads(ready.read_text())["nodes"]
+        self.ports: dict[str, int] = wait_for_file(ready, child, log)["nodes"]
         return child
 
     def stop(self) -> None:

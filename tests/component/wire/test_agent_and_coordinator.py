@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import CONFIG_MAPS, NAMESPACES, NODE_HEALTHS, NODES, PODS, SERVICE_ACCOUNTS
-from support.api_server import REPOSITORY, ApiServer, api_server, clean_environment, end, wait_for_file
+from support.api_server import REPOSITORY, ApiServer, api_server
 from support.eventually import eventually
+from support.processes import clean_environment, end, wait_for_file
 
 SYSTEM = "nvcre-system"
 NODE = "node-0"
@@ -83,9 +84,7 @@ class Site:
                 env=clean_environment(),
             )
         self.children[name] = child
-        wait_for_file(ready, child, log)
-        said: dict[str, str] = json.loads(ready.read_text())
-        return said
+        return wait_for_file(ready, child, log)
 
     def start_coordinator(self, grpc: str = "127.0.0.1:0") -> dict[str, str]:
         flags = ["--kubeconfig", str(self.server.kubeconfig), "--grpc-address", grpc, "--agent-heartbeat", "1"]
