@@ -79,10 +79,10 @@ def local_run(  # noqa: PLR0917  (each is an option)
     Exit code 0: passed. 1: failed, or not finished in time. 2: it could not be tried (bad manifest, a workload that
     was refused, no GPU, a cluster that does not start). 130: interrupted.
     """
-    from nvcre_cli.durations import parse_duration  # noqa: PLC0415
+    from nvcre_cli.durations import parse_timeout  # noqa: PLC0415
     from nvcre_cli.manifest import read_manifest  # noqa: PLC0415
 
-    timeout_s = parse_duration(timeout)
+    timeout_s = parse_timeout(timeout)
     documents = read_manifest(manifest)
     from nvcre_local.api_servers import ServerKind  # noqa: PLC0415
 

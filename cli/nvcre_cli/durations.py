@@ -1,21 +1,18 @@
-"""Durations as people write them: 30s, 5m, 1h, 1h30m."""
+"""How long to wait, as a person says it on the command line, and how long it took."""
 
 from __future__ import annotations
 
-import re
+from nvcre_local.durations import parse_duration
 
 from nvcre_cli.problems import UsageProblem
 
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
-
-def parse_duration(text: str) -> float:
+def parse_timeout(text: str) -> float:
     """Seconds. Raises UsageProblem."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise UsageProblem(f"{text!r} is not a duration; write for example 30s, 5m, 1h or 1h30m")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise UsageProblem(str(error)) from None
     if seconds <= 0:
         raise UsageProblem(f"{text!r}: a timeout must be longer than nothing")
     return seconds

@@ -5,7 +5,6 @@ The schema is this module; examples/scenarios/README.md explains it. Raises Scen
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, TypeVar, cast
 import yaml
 
 from nvcre_local.cluster_yaml import load_document
+from nvcre_local.durations import parse_duration
 from nvcre_local.scenario import (
     CoordinatorKill,
     CrashFault,
@@ -42,8 +42,6 @@ DRIVER_KEYS = (
     "hang_s",
 )
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
-_UNITS_A_SECOND = {"ms": 1000.0, "s": 1.0, "m": 1 / 60}
 _DATA = resources.files("nvcre_local") / "data"
 
 T = TypeVar("T")
@@ -140,11 +138,10 @@ def integer(low: int, high: int) -> Convert[int]:
 
 
 def duration(value: Any) -> float:
-    """`4s`, `300ms`, `1m` -> seconds."""
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"expected a duration such as 4s, 300ms or 1m, found {value!r}")
-    return float(match[1]) / _UNITS_A_SECOND[match[2]]
+    """`4s`, `300ms`, `1m30s` -> seconds."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected a duration such as 4s, 300ms or 1m, found {_kind(value)}")
+    return parse_duration(value)
 
 
 def _list_of(convert: Convert[T], most: int) -> Convert[tuple[T, ...]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from nvcre_cli.durations import parse_duration, show_duration
+from nvcre_cli.durations import parse_timeout, show_duration
 from nvcre_cli.follow import refusal
 from nvcre_cli.manifest import parse_manifest, read_manifest
 from nvcre_cli.problems import UsageProblem
@@ -84,13 +84,13 @@ def test_the_servers_refusal_is_shown_as_field_and_rule():
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("5m", 300), ("1h", 3600), ("1h30m", 5400), ("0.5s", 0.5)])
 def test_durations_are_read(text, seconds):
-    assert parse_duration(text) == seconds
+    assert parse_timeout(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-1s", "0s", "1h30", "5d"])
 def test_what_is_no_duration_is_refused(text):
     with pytest.raises(UsageProblem):
-        parse_duration(text)
+        parse_timeout(text)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4.2, "4s"), (75, "1m15s"), (3700, "1h01m")])
