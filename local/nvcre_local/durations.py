@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 
 
 def parse_duration(text: str) -> float:
@@ -13,4 +13,4 @@ def parse_duration(text: str) -> float:
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{text!r} is not a duration; write for example 30s, 5m, 1h or 1h30m")
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return sum(float(number) * _MILLISECONDS[unit] for number, unit in parts) / 1000
