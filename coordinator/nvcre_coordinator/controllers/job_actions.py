@@ -233,7 +233,7 @@ class JobActions:
         )
 
     async def _create_goodput(self, job: Cached[Job]) -> None:
-        """Measuring goodput is a later stage: the object is there, and no finalizer, because nobody would remove it."""
+        """Without a finalizer: when it goes, nothing of it is left anywhere else."""
         assert job.view is not None
         template = job.view.spec.goodput_measurement
         if template is None:

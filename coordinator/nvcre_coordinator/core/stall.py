@@ -1,4 +1,4 @@
-"""Does a run make no progress any more?  Judged from its GoodputMeasurement; who fills that is another matter.
+"""Does a run make no progress any more?  Judged from its GoodputMeasurement (core/goodput_status.py).
 
 Before the first step the clock runs from the start of the application (or of the measurement) and the limit is
 startupStallTimeoutSeconds; afterwards from the last step, and the limit is stallMultiplier usual steps.  Both get twice
