@@ -13,6 +13,7 @@ from typing import Literal
 
 from nvcre_coordinator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find, is_true
 from nvcre_coordinator.api.meta import second
+from nvcre_coordinator.core.limits import MEASUREMENT_MESSAGE_BYTES, clip
 
 Conditions = tuple[Condition, ...]
 
@@ -62,6 +63,31 @@ def execution(conditions: Conditions, chosen: ConditionType, reason: Reason, mes
                 stamp=stamp,
             )
     return conditions
+
+
+def measuring(conditions: Conditions, message: str, stamp: Stamp) -> Conditions:
+    """Of a measurement whose Job runs."""
+    return put(
+        conditions,
+        ConditionType.MEASURING,
+        ConditionStatus.TRUE,
+        reason=Reason.JOB_RUNNING,
+        message=message,
+        stamp=stamp,
+    )
+
+
+def not_measuring(
+    conditions: Conditions, reason: Reason, message: str, stamp: Stamp, *, complete: bool = False
+) -> Conditions:
+    """Of a measurement: nothing is read now; `complete`: nothing will be."""
+    text = clip(message, MEASUREMENT_MESSAGE_BYTES)
+    conditions = put(
+        conditions, ConditionType.MEASURING, ConditionStatus.FALSE, reason=reason, message=text, stamp=stamp
+    )
+    if not complete:
+        return conditions
+    return put(conditions, ConditionType.COMPLETE, ConditionStatus.TRUE, reason=reason, message=text, stamp=stamp)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from datetime import datetime
 import msgspec
 from nvcre_logs.training import TrainingEvent
 
-from nvcre_coordinator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find
+from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus, PendingInterruption
 from nvcre_coordinator.api.meta import second
-from nvcre_coordinator.core.conditions import Stamp, put
+from nvcre_coordinator.core.conditions import Stamp, measuring, not_measuring
 from nvcre_coordinator.core.goodput import (
     Checkpoint,
     GoodputState,
@@ -28,7 +28,6 @@ from nvcre_coordinator.core.goodput import (
     fold,
     ratio,
 )
-from nvcre_coordinator.core.limits import clip
 from nvcre_coordinator.core.observed import Measured
 from nvcre_coordinator.core.thresholds import AVG_STEP_TIME, AVG_TFLOPS_PER_GPU, GOODPUT_RATIO
 
@@ -42,14 +41,7 @@ def running(
     """Provisional figures up to now; Measuring becomes True with the first sample that tells something."""
     if status.complete or state.start_time is None:
         return status
-    conditions = put(
-        status.conditions,
-        ConditionType.MEASURING,
-        ConditionStatus.TRUE,
-        reason=Reason.JOB_RUNNING,
-        message="Reading the logs of the running Job; figures are provisional",
-        stamp=stamp,
-    )
+    conditions = measuring(status.conditions, "Reading the logs of the running Job; figures are provisional", stamp)
     return _with_figures(msgspec.structs.replace(status, conditions=conditions), state, rules, stamp.now)
 
 
@@ -59,9 +51,7 @@ def unusable_profile(
     """Not the end: the profile may yet appear or be corrected."""
     if status.complete:
         return status
-    return msgspec.structs.replace(
-        status, conditions=_conditions(status, reason, clip(message, 1024), stamp, complete=False)
-    )
+    return msgspec.structs.replace(status, conditions=not_measuring(status.conditions, reason, message, stamp))
 
 
 def succeeded(
@@ -82,7 +72,7 @@ def succeeded(
         figures = msgspec.structs.replace(figures, result=None)
     else:
         reason, message = Reason.JOB_SUCCEEDED, f"Goodput {figures.result} up to the end of the Job"
-    conditions = _conditions(status, reason, message, stamp, complete=True)
+    conditions = not_measuring(status.conditions, reason, message, stamp, complete=True)
     return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at))
 
 
@@ -113,8 +103,8 @@ def failed(
         prior_warmup_time_sec=_text(interrupted.prior_warmup_s),
         prior_non_warmup_time_sec=_text(interrupted.prior_warm_s),
     )
-    conditions = _conditions(
-        status, Reason.JOB_FAILED, "The Job failed; goodput up to its failure", stamp, complete=True
+    conditions = not_measuring(
+        status.conditions, Reason.JOB_FAILED, "The Job failed; goodput up to its failure", stamp, complete=True
     )
     return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at))
 
@@ -254,17 +244,6 @@ def _pending(pending: Interruption | None) -> PendingInterruption | None:
         t_ch=_text(pending.lost_s),
         reason=pending.reason,
     )
-
-
-def _conditions(
-    status: GoodputMeasurementStatus, reason: Reason, message: str, stamp: Stamp, *, complete: bool
-) -> tuple[Condition, ...]:
-    conditions = put(
-        status.conditions, ConditionType.MEASURING, ConditionStatus.FALSE, reason=reason, message=message, stamp=stamp
-    )
-    if not complete:
-        return conditions
-    return put(conditions, ConditionType.COMPLETE, ConditionStatus.TRUE, reason=reason, message=message, stamp=stamp)
 
 
 def _text(value: float) -> str:

@@ -18,8 +18,7 @@ from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Rea
 from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus, BandwidthResult
 from nvcre_coordinator.api.meta import second
 from nvcre_coordinator.core.bandwidth import peak
-from nvcre_coordinator.core.conditions import Stamp, put
-from nvcre_coordinator.core.limits import clip
+from nvcre_coordinator.core.conditions import Stamp, measuring, not_measuring
 from nvcre_coordinator.core.observed import Measured
 from nvcre_coordinator.core.pods import FINISHED_PHASES, PodRecord
 from nvcre_coordinator.core.thresholds import ALG_BANDWIDTH, BUS_BANDWIDTH
@@ -83,14 +82,7 @@ def running(measurement: BandwidthMeasurement, sample: LogRead | None, stamp: St
     status = measurement.status
     if sample is None or not sample.results:
         return status
-    conditions = put(
-        status.conditions,
-        ConditionType.MEASURING,
-        ConditionStatus.TRUE,
-        reason=Reason.JOB_RUNNING,
-        message="Reading the log of the running Job; results are provisional",
-        stamp=stamp,
-    )
+    conditions = measuring(status.conditions, "Reading the log of the running Job; results are provisional", stamp)
     return msgspec.structs.replace(
         status,
         conditions=conditions,
@@ -173,29 +165,13 @@ def _unread(
 def _measuring_false(
     status: BandwidthMeasurementStatus, reason: Reason, message: str, stamp: Stamp
 ) -> BandwidthMeasurementStatus:
-    conditions = put(
-        status.conditions,
-        ConditionType.MEASURING,
-        ConditionStatus.FALSE,
-        reason=reason,
-        message=clip(message, 1024),
-        stamp=stamp,
-    )
-    return msgspec.structs.replace(status, conditions=conditions)
+    return msgspec.structs.replace(status, conditions=not_measuring(status.conditions, reason, message, stamp))
 
 
 def _complete(
     status: BandwidthMeasurementStatus, reason: Reason, message: str, at: datetime, stamp: Stamp
 ) -> BandwidthMeasurementStatus:
-    status = _measuring_false(status, reason, message, stamp)
-    conditions = put(
-        status.conditions,
-        ConditionType.COMPLETE,
-        ConditionStatus.TRUE,
-        reason=reason,
-        message=clip(message, 1024),
-        stamp=stamp,
-    )
+    conditions = not_measuring(status.conditions, reason, message, stamp, complete=True)
     return msgspec.structs.replace(status, conditions=conditions, completion_time=second(at))
 
 
