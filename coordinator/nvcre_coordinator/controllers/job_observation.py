@@ -22,7 +22,7 @@ from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core import clock_offset
 from nvcre_coordinator.core.attribution import AgentState, NodeFacts
 from nvcre_coordinator.core.goodput_status import measured_goodput
-from nvcre_coordinator.core.job_conclusion import concluded, ended_at, stalled, wants_probes
+from nvcre_coordinator.core.job_conclusion import concluded, ended_at, failed, stalled, wants_probes
 from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
 from nvcre_coordinator.core.node_health import NodeHealth
@@ -65,6 +65,9 @@ class JobObserver:
         if not concluded(job.status):
             await self._memory.load(run, job)
         pods = self._memory.pods(run, job)
+        if failed(job.status) and not concluded(job.status) and not any(pod.failed and pod.node for pod in pods):
+            await self._memory.look(run)
+            pods = self._memory.pods(run, job)
         group = group_nodes(job, tuple(sorted({pod.node for pod in pods if pod.node})))
         healths = {node: health for node in group if (health := self._caches.healths.get(node)) is not None}
         # With the NodeHealths, before anything is waited for: a confirmation may not be newer than what it confirms.

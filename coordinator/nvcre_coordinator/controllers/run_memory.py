@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 from nvcre_kube.client import ApiError, KubeClient
-from nvcre_kube.resources import CONFIG_MAPS
+from nvcre_kube.resources import CONFIG_MAPS, PODS
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.job import Job
-from nvcre_coordinator.controllers.caches import CachedPod, Key
+from nvcre_coordinator.controllers.caches import CachedPod, Key, cached_pod
 from nvcre_coordinator.controllers.pod_logs import LogUnavailableError, read_tail
 from nvcre_coordinator.controllers.stall_logs import StallLogs
 from nvcre_coordinator.core import failure_lines
@@ -43,6 +43,7 @@ class _Run:
     tails: dict[str, str] = field(default_factory=dict)
     saved: str = ""
     name_taken: bool = False  # by somebody else's ConfigMap
+    listed: bool = False  # the server was asked for its pods
     loaded_for: str = ""  # uid of the Job
     asked: set[str] = field(default_factory=set)  # pods whose log was read or is being read
     leases: dict[str, LeaseWatch] = field(default_factory=dict)  # of nodes whose agent is silent
@@ -78,6 +79,15 @@ class RunMemory:
             task = asyncio.create_task(self._read_log(pod.run_key, record))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def look(self, run_key: Key) -> None:
+        """Asks the server for the run's pods, once: what a cache has not seen may be there all the same."""
+        if self._runs.setdefault(run_key, _Run()).listed:
+            return
+        namespace, jobset = run_key
+        for obj in await self._client.list(PODS, namespace, label_selector=f"{names.LABEL_JOBSET}={jobset}"):
+            self.note(cached_pod(obj))
+        self._runs.setdefault(run_key, _Run()).listed = True
 
     async def stop(self) -> None:
         """Ends the log reads and forgets everything: another process may lead from here."""

@@ -40,6 +40,10 @@ def ended_at(status: JobStatus) -> datetime | None:
     return None
 
 
+def failed(status: JobStatus) -> bool:
+    return is_true(status.conditions, ConditionType.FAILED)
+
+
 def stalled(status: JobStatus) -> bool:
     """Its pods still ran when it ended: who stopped first is in their logs."""
     failed = find(status.conditions, ConditionType.FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,12 @@ from nvcre_coordinator.controllers.job_observation import JobObserver
 from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core.attribution import AgentState
 from nvcre_coordinator.core.incidents import Cursor
+from nvcre_coordinator.core.job_lifecycle import decide
 from nvcre_coordinator.core.node_health import NodeHealth, node_health
+from nvcre_coordinator.core.observed import Observed, WorkloadPhase
 from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
 from nvcre_kube.client import ApiError
-from nvcre_kube.resources import TRAIN_JOBS
+from nvcre_kube.resources import PODS, TRAIN_JOBS
 
 
 class World:
@@ -25,6 +28,8 @@ class World:
         self.through: datetime | None = None
         self.cursor: Cursor | None = Cursor(outbox_id="o", seq=7)
         self.meanwhile: Any = lambda: None
+        self.pods: list[dict[str, Any]] = []
+        self.listed: list[tuple[str, str]] = []
 
     def confirmed_through(self, node: str) -> datetime | None:
         return self.through
@@ -40,7 +45,21 @@ class World:
             self.meanwhile()
         raise ApiError(404, "NotFound", "gone")
 
+    async def list(self, resource: Any, namespace: str, *, label_selector: str) -> list[dict[str, Any]]:
+        assert resource is PODS
+        self.listed.append((namespace, label_selector))
+        return self.pods
+
+    async def pod_log(self, *_: Any, **__: Any) -> AsyncIterator[bytes]:
+        yield b""
+
     async def facts(self, build: Any) -> Any:
+        job = build.started()
+        job.metadata.annotations["nvcre.nvidia.com/group-nodes"] = "n1"
+        seen, _ = await self.observer().observe(job, build.at(60), build.at(0))
+        return seen.nodes["n1"]
+
+    def observer(self) -> JobObserver:
         cached_nothing = SimpleNamespace(get=lambda *_: None, by_index=lambda *_: [])
         caches = SimpleNamespace(
             healths=SimpleNamespace(get=lambda _: self.health),
@@ -51,7 +70,7 @@ class World:
             has_goodput=lambda _: False,
             goodputs_of=lambda _: (),
         )
-        observer = JobObserver(
+        return JobObserver(
             self,  # type: ignore[arg-type]
             caches,  # type: ignore[arg-type]
             RunMemory(self, lambda _: None),  # type: ignore[arg-type]
@@ -61,10 +80,6 @@ class World:
             probes=SimpleNamespace(),  # type: ignore[arg-type]
             on_look=lambda *_: None,
         )
-        job = build.started()
-        job.metadata.annotations["nvcre.nvidia.com/group-nodes"] = "n1"
-        seen, _ = await observer.observe(job, build.at(60), build.at(0))
-        return seen.nodes["n1"]
 
 
 @pytest.fixture
@@ -107,3 +122,29 @@ def test_the_cursors_of_a_stored_node_health_are_read() -> None:
     assert held.holds(Cursor(outbox_id="o", seq=7))
     assert held.holds(Cursor(outbox_id="new", seq=0))
     assert not held.holds(Cursor(outbox_id="o", seq=8))
+
+
+async def test_the_pods_of_a_failed_run_are_asked_for_once_where_no_cache_has_seen_one_that_failed(
+    build: Any, world: World
+) -> None:
+    job = build.started()
+    ended = build.then(job, decide(Observed(job, workload=build.workload(WorkloadPhase.FAILED)), build.at(60)))
+    labels = {"jobset.sigs.k8s.io/jobset-name": "run-workload", "jobset.sigs.k8s.io/replicatedjob-name": "node"}
+    created = build.at(1).isoformat()
+    terminated = {"exitCode": 1, "reason": "Error", "finishedAt": build.at(59).isoformat()}
+    world.pods = [
+        {
+            "metadata": {
+                "name": "p", "namespace": "team", "uid": "p", "labels": labels, "creationTimestamp": created
+            },
+            "spec": {"nodeName": "n7"},
+            "status": {"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": terminated}}]},
+        }
+    ]  # fmt: skip
+    observer = world.observer()
+    assert (await observer.observe(job, build.at(59), build.at(0)))[0].pods == ()
+    for _ in range(2):
+        seen, _ = await observer.observe(ended, build.at(62), build.at(0))
+        assert [(pod.node, pod.failed) for pod in seen.pods] == [("n7", True)]
+        assert seen.group == ("n7",)
+    assert world.listed == [("team", "jobset.sigs.k8s.io/jobset-name=run-workload")]
