@@ -39,11 +39,16 @@ FIRST_DELAYS_S = (0.1, 0.3, 1.0)  # before the backoff of 1 s to 60 s: a restart
 LONGEST_DELAY_S = 60.0
 LEADER_METADATA = "nvcre-leader"
 
-_CHANNEL_OPTIONS = (
-    # The stream itself carries heartbeats. The keepalive's timeout also becomes TCP_USER_TIMEOUT, so a dead peer is
-    # noticed on the next heartbeat; pings more often than every 5 minutes would be punished by a default server.
-    ("grpc.keepalive_time_ms", 330_000),
+CHANNEL_OPTIONS = (
+    # A coordinator that is frozen still acknowledges TCP; only a ping that stays without answer (60 s + 20 s) tells.
+    # The server ends the connection of who pings more often than it permits, which is every 5 minutes unless it is
+    # configured: change this number only with grpc.http2.min_ping_interval_without_data_ms in fleet/server.py of the
+    # coordinator. The timeout becomes TCP_USER_TIMEOUT, so a peer that is gone is noticed on the next heartbeat; what
+    # ends the wait for a ping's answer is ping_timeout (60 s unless set; https://github.com/grpc/grpc/pull/39239).
+    ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),  # else gRPC holds back the third ping of an idle stream
     ("grpc.max_receive_message_length", 1 << 20),
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),  # a new connection each time: CA and certificate may have changed
@@ -149,7 +154,7 @@ class Link:
         ca = await asyncio.to_thread(self._settings.ca_file.read_bytes)
         token = (await asyncio.to_thread(self._settings.token_file.read_text, "ascii")).strip()
         options = (
-            *_CHANNEL_OPTIONS,
+            *CHANNEL_OPTIONS,
             ("grpc.ssl_target_name_override", self._settings.server_name),
             ("grpc.default_authority", self._settings.server_name),
         )

@@ -48,8 +48,11 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", MAX_METADATA),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),  # the keepalive's timeout alone ends nothing (grpc pull request 39239)
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # Agents ping an idle stream each 60 s (CHANNEL_OPTIONS in the agent's link.py). Who pings more often than is
+    # permitted here loses its connection, so this stays well below. C core's name of it has no "recv".
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 5),
     ("grpc.max_concurrent_streams", 4),  # on one connection: an agent needs one, two while it reconnects
     ("grpc.so_reuseport", 0),  # an occupied port is an error, not a second server

@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -121,8 +121,8 @@ class Pki:
     certificate: bytes
     key: bytes
 
-    async def serve(self, coordinator: Coordinator) -> Server:
-        server = grpc.aio.server()
+    async def serve(self, coordinator: Coordinator, options: Sequence[tuple[str, int]] = ()) -> Server:
+        server = grpc.aio.server(options=options)
         add_FleetServicer_to_server(coordinator, server)  # type: ignore[no-untyped-call]
         credentials = grpc.ssl_server_credentials([(self.key, self.certificate)])
         port = server.add_secure_port("127.0.0.1:0", credentials)
