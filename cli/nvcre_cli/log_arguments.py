@@ -47,7 +47,9 @@ def named_profile(name_or_file: str) -> NamedProfile:
         raise UsageProblem(f"--profile {path}: larger than 1 MiB")
     try:
         document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except RecursionError as error:
+        raise UsageProblem(f"--profile {path}: nested too deep") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a date without a day
         raise UsageProblem(f"--profile {path}: {error}") from error
     return _named(document, str(path))
 
@@ -55,10 +57,12 @@ def named_profile(name_or_file: str) -> NamedProfile:
 def _named(manifest: Any, where: str) -> NamedProfile:
     if not isinstance(manifest, dict) or manifest.get("kind") != "LogProfile":
         raise UsageProblem(f"{where}: not a LogProfile (kind: LogProfile)")
-    metadata = manifest.get("metadata") or {}
+    metadata = manifest.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
     try:
         spec = msgspec.convert(manifest.get("spec"), LogProfileSpec)
     except msgspec.ValidationError as error:
         raise UsageProblem(f"{where}: spec: {error}") from error
-    annotations = metadata.get("annotations") or {}
+    annotations = metadata.get("annotations")
+    annotations = annotations if isinstance(annotations, dict) else {}
     return NamedProfile(str(metadata.get("name", "")), str(annotations.get(LOG_FORMAT, "")), spec)

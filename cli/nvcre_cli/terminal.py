@@ -1,16 +1,31 @@
-"""Where the command prints: a reader who leaves (`| head`, a closed window) does not change how a run ends."""
+"""Where the command prints: a reader who leaves (`| head`, a closed window) does not change how a run ends.
+
+What it prints has words of programs and pods in it, and none of their control characters commands the terminal.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # they take no room, so tables are laid out without them
 
 
 class Terminal(Console):
     """rich's own console ends the process with 1 when its reader left; here 1 is a verdict about a run."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control is None and _CONTROLS.search(segment.text):
+                yield Segment(_CONTROLS.sub("", segment.text), segment.style)
+            else:
+                yield segment
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

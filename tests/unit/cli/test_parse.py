@@ -145,3 +145,22 @@ def test_a_profile_that_cannot_be_used_names_the_field(spec: str, told: str, tmp
     with pytest.raises(UsageProblem) as problem:
         parse_logs([CORPUS / "ts01-megatron-2026.log"], str(profile), as_json=True)
     assert told in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 20_000, "nested too deep"),
+        ("kind: LogProfile\nspec: 2026-13-45\n", "month must be in 1..12"),
+        ("kind: LogProfile\nmetadata: [1]\nspec: {}\n", "spec: Object missing required field"),
+        (
+            "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))]),
+            "not a LogProfile",
+        ),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    profile = tmp_path / "odd.yaml"
+    profile.write_text(text)
+    with pytest.raises(UsageProblem, match=told):
+        parse_logs([CORPUS / "ts01-megatron-2026.log"], str(profile), as_json=True)
