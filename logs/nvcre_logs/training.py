@@ -96,7 +96,7 @@ def compile_training(name: str, spec: LogProfileSpec) -> TrainingProfile:
         raise LogProfileError(f"spec.timestamp.layout: {error}") from error
     patterns = spec.patterns
     if patterns.training_step is None:
-        raise LogProfileError(f"LogProfile {name} has no spec.patterns.trainingStep")
+        raise LogProfileError("it has no spec.patterns.trainingStep")
     start = _compile(Kind.APPLICATION_START, patterns.application_start, "applicationStart")
     in_order = (
         _compile(Kind.STEP, patterns.training_step, "trainingStep"),

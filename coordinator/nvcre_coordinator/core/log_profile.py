@@ -30,7 +30,7 @@ def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
     """What a BandwidthMeasurement needs of a profile.  Raises LogProfileError."""
     patterns = profile.spec.patterns
     if patterns.bandwidth_result is None:
-        raise LogProfileError(f"LogProfile {profile.metadata.name} has no spec.patterns.bandwidthResult")
+        raise LogProfileError("it has no spec.patterns.bandwidthResult")
     try:
         compile_layout(profile.spec.timestamp.layout)
     except LayoutError as error:
