@@ -28,6 +28,7 @@ from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import (
     BANDWIDTH_MEASUREMENTS,
     EVENTS,
+    GOODPUT_MEASUREMENTS,
     JOBS,
     LOG_PROFILES,
     NAMESPACES,
@@ -185,6 +186,22 @@ class Cluster:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{json.dumps(await self.job(name), indent=1)}\n{self.log()}") from error
         return found
+
+    async def measured(self, goodput_measurement: str, **status: Any) -> None:
+        """Told by hand, as soon as there is such a measurement."""
+
+        async def written() -> bool:
+            try:
+                await self.client.merge_patch(
+                    GOODPUT_MEASUREMENTS, goodput_measurement, {"status": status}, NAMESPACE, subresource="status"
+                )
+            except ApiError as error:
+                if not error.not_found:
+                    raise
+                return False
+            return True
+
+        await eventually(written)
 
     async def workload(self, job: str) -> dict[str, Any]:
         async def exists() -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from nvcre_kube.resources import CONFIG_MAPS, GOODPUT_MEASUREMENTS, LOG_PROFILES, PODS
+from nvcre_kube.resources import CONFIG_MAPS, LOG_PROFILES, PODS
 from support.eventually import eventually
 
 from .test_job_runs import running
@@ -25,14 +25,7 @@ STALLING = {
 
 async def stalled(cluster: Any, name: str) -> None:
     """What is measured of the run says that its last step was long ago."""
-
-    async def measured() -> dict[str, Any] | None:
-        found = await cluster.client.list(GOODPUT_MEASUREMENTS, "default")
-        return next((item for item in found if item["spec"].get("jobRef", {}).get("name") == name), None)
-
-    measurement = await eventually(measured)
-    status = {"lastStepTimestamp": "2026-01-01T00:00:00Z", "avgStepTimeSec": "1.0"}
-    await cluster.client.update_status(GOODPUT_MEASUREMENTS, {**measurement, "status": status})
+    await cluster.measured(f"{name}-goodput", lastStepTimestamp="2026-01-01T00:00:00Z", avgStepTimeSec="1.0")
     await cluster.until(name, "Failed", "True", "WorkloadStalled")
 
 

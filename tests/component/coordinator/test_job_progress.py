@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nvcre_kube.client import ApiError
 from nvcre_kube.resources import CONFIG_MAPS, GOODPUT_MEASUREMENTS, PODS, TRAIN_JOBS
 from support.eventually import eventually
 
@@ -27,21 +26,6 @@ async def started(cluster: Any, name: str, spec: dict[str, Any]) -> list[str]:
     await cluster.create_job(name, spec)
     await cluster.until(name, "InProgress", "True", "WorkloadRunning")
     return [await cluster.add_pod(name, "node", f"node-{index}", index=index) for index in range(2)]
-
-
-async def measure(cluster: Any, name: str, **status: Any) -> None:
-    async def written() -> bool:
-        try:
-            await cluster.client.merge_patch(
-                GOODPUT_MEASUREMENTS, name, {"status": status}, NAMESPACE, subresource="status"
-            )
-        except ApiError as error:
-            if not error.not_found:
-                raise
-            return False
-        return True
-
-    await eventually(written)
 
 
 async def remove_pods(cluster: Any, pods: list[str]) -> None:
@@ -70,7 +54,7 @@ async def test_a_run_without_steps_is_stalled(cluster: Any) -> None:
         "spec": {**EVERY_SECOND, "jobRef": reference},
     }
     await cluster.client.create(GOODPUT_MEASUREMENTS, body, NAMESPACE)
-    await measure(cluster, "by-hand", lastStepTimestamp=ago(3600), avgStepTimeSec="1.0")
+    await cluster.measured("by-hand", lastStepTimestamp=ago(3600), avgStepTimeSec="1.0")
     failed = await cluster.until("stuck", "Failed", "True", "WorkloadStalled")
     assert "since the last step; the limit is 4 s" in failed["message"]
     assert (await cluster.events("stuck")).count(("Warning", "WorkloadStalled")) == 1
@@ -85,7 +69,7 @@ async def test_a_failed_run_starts_again_from_its_checkpoint_even_when_the_coord
     spec = {"checkpoint": {"pvcName": "data", "maxRestarts": 1}, "goodputMeasurement": EVERY_SECOND}
     pods = await started(cluster, "again", spec)
     first = (await cluster.workload("again"))["metadata"]["uid"]
-    await measure(cluster, "again-goodput", lastCheckpointStep=10, lastStepTimestamp=ago(1), avgStepTimeSec="1.0")
+    await cluster.measured("again-goodput", lastCheckpointStep=10, lastStepTimestamp=ago(1), avgStepTimeSec="1.0")
     await cluster.end_pod(pods[0], 1)
     await cluster.finish_workload("again", "Failed", "Worker crashed")
     restarting = await cluster.until("again", "InProgress", "True", "WorkloadRestarting")
@@ -119,7 +103,7 @@ async def test_the_next_workload_waits_for_the_pods_of_the_last_one(cluster: Any
     often = {**EVERY_SECOND, "sampleInterval": "10ms"}  # so that the grace is over at once
     spec = {"checkpoint": {"pvcName": "data", "maxRestarts": 1}, "goodputMeasurement": often}
     pods = await started(cluster, "one", spec)
-    await measure(cluster, "one-goodput", lastCheckpointStep=10)
+    await cluster.measured("one-goodput", lastCheckpointStep=10)
     await cluster.client.delete(TRAIN_JOBS, "one-workload", NAMESPACE)  # case 5: somebody deleted it
     await cluster.until("one", "InProgress", "True", "WorkloadRestarting")
     await cluster.end_pod(pods[0], 143)
@@ -160,7 +144,7 @@ async def test_a_run_without_room_says_so_in_the_scheduler_s_words_and_goes_on(c
 async def test_a_preempted_run_is_pending_again_and_its_killed_pods_are_never_blamed(cluster: Any) -> None:
     await cluster.start()
     pods = await started(cluster, "yields", {"stallMultiplier": 2, "goodputMeasurement": EVERY_SECOND})
-    await measure(cluster, "yields-goodput", applicationStartTime=ago(60), startTime=ago(60))
+    await cluster.measured("yields-goodput", applicationStartTime=ago(60), startTime=ago(60))
     await cluster.client.merge_patch(TRAIN_JOBS, "yields-workload", {"spec": {"suspend": True}}, NAMESPACE)
     await cluster.until("yields", "InProgress", "True", "WorkloadPending")
     for pod in pods:
