@@ -192,7 +192,7 @@ class KubeClient:
         await self.close()
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
-        return await self._json("GET", resource.path(namespace, name))
+        return await self._object("GET", resource.path(namespace, name))
 
     async def list_page(
         self,
@@ -246,11 +246,11 @@ class KubeClient:
 
     async def update(self, resource: Resource, obj: JsonObject) -> JsonObject:
         """Replaces the object; 409 Conflict when its resourceVersion is no longer the newest."""
-        return await self._json("PUT", resource.path(_namespace_of(obj), _name_of(obj)), "", obj)
+        return await self._object("PUT", resource.path(_namespace_of(obj), _name_of(obj)), obj)
 
     async def update_status(self, resource: Resource, obj: JsonObject) -> JsonObject:
         """Replaces the status only; 409 Conflict as for update."""
-        return await self._json("PUT", resource.path(_namespace_of(obj), _name_of(obj), "status"), "", obj)
+        return await self._object("PUT", resource.path(_namespace_of(obj), _name_of(obj), "status"), obj)
 
     async def merge_patch(
         self,
@@ -262,7 +262,7 @@ class KubeClient:
         subresource: str | None = None,
     ) -> JsonObject:
         path = resource.path(namespace, name, subresource)
-        return await self._json("PATCH", path, "", patch, content_type=MERGE_PATCH)
+        return await self._object("PATCH", path, patch, content_type=MERGE_PATCH)
 
     async def delete(
         self,
@@ -361,6 +361,14 @@ class KubeClient:
                 yield chunk
         finally:
             response.close()
+
+    async def _object(
+        self, method: str, path: str, body: JsonObject | None = None, *, content_type: str | None = None
+    ) -> JsonObject:
+        answer = await self._json(method, path, "", body, content_type=content_type)
+        if not is_object(answer):
+            raise ApiError(BAD_GATEWAY, "", f"{method} {path}: the answer is not an object of Kubernetes")
+        return answer
 
     async def _json(
         self,

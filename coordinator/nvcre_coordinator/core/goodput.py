@@ -18,6 +18,8 @@ import msgspec
 from nvcre_logs.profile import LogProfileSpec
 from nvcre_logs.training import Kind, TrainingEvent
 
+from nvcre_coordinator.api.meta import Moment
+
 T = TypeVar("T")
 
 WINDOW = 100
@@ -64,13 +66,13 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 
 class Checkpoint(msgspec.Struct, frozen=True):
     step: int
-    time: datetime | None
+    time: Moment | None
 
 
 class Interruption(msgspec.Struct, frozen=True):
     """Until the first step of the next run is seen."""
 
-    at: datetime
+    at: Moment
     reason: str
     lost_s: float
     checkpoint: Checkpoint | None = None
@@ -80,13 +82,13 @@ class Interruption(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """The run since the last interruption.  Warm steps are those that are no warmup."""
 
-    application_start: datetime | None = None
+    application_start: Moment | None = None
     base_step: int | None = None  # warmup counts from here
-    first_step_time: datetime | None = None
+    first_step_time: Moment | None = None
     last_step: int | None = None
-    last_step_time: datetime | None = None
+    last_step_time: Moment | None = None
     last_warm_step: int | None = None
-    last_warm_time: datetime | None = None
+    last_warm_time: Moment | None = None
     warmup_s: float = 0.0
     warm_s: float | None = None  # timing x steps; None: none had a timing
     window: tuple[Step, ...] = ()
@@ -94,8 +96,8 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class GoodputState(msgspec.Struct, frozen=True):
-    start_time: datetime | None = None
-    last_activity: datetime | None = None
+    start_time: Moment | None = None
+    last_activity: Moment | None = None
     current_step: int | None = None
     highest_step: int | None = None
     lost_s: float = 0.0

@@ -467,3 +467,17 @@ def test_a_measurement_that_ended_without_figures_says_that_they_are_lost() -> N
     )
     assert measured_goodput([measurement(waiting)]).pending["goodputRatio"] == "GoodputMeasurement g: no such profile"
     assert measured_goodput([]) == Measured()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        '{"start_time": "2026-12-01T12:00:00"}',
+        '{"run": {"last_warm_time": "2026-12-01T12:00:00"}}',
+        '{"pending": {"at": "2026-12-01T12:00:00", "reason": "", "lost_s": 0}}',
+        '{"checkpoint": {"step": 1, "time": "2026-12-01T12:00:00"}}',
+    ],
+)
+def test_a_state_whose_times_cannot_be_compared_is_not_read(kept: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode(kept)

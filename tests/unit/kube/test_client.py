@@ -1,7 +1,9 @@
 import pytest
-from nvcre_kube.client import ApiError, _lines
+from aiohttp import web
+from kubernetes.aio.client.configuration import Configuration
+from nvcre_kube.client import ApiError, KubeClient, _lines
 from nvcre_kube.events import NOTE_LIMIT, TRUNCATED, truncate
-from nvcre_kube.resources import NODE_HEALTHS, PODS
+from nvcre_kube.resources import CONFIG_MAPS, NODE_HEALTHS, PODS
 
 
 def test_paths():
@@ -37,3 +39,40 @@ def test_a_note_is_cut_at_a_character():
     cut = truncate("é" * NOTE_LIMIT, NOTE_LIMIT)
     assert cut.endswith(TRUNCATED)
     assert len(cut.encode()) <= NOTE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"<html>proxy</html>", "the answer is not an object"),
+        (b"[]", "the answer is not an object"),
+        (b'{"items": [1]}', "the answer is not an object of Kubernetes"),
+    ],
+)
+async def test_an_answer_that_no_api_server_gives_is_an_error_of_the_way_there(body, told):
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body + b"\n")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    configuration = Configuration()
+    configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    obj = {"metadata": {"name": "a", "namespace": "ns"}}
+    async with KubeClient(configuration) as client:
+        for asked in (
+            client.get(CONFIG_MAPS, "a", "ns"),
+            client.update(CONFIG_MAPS, obj),
+            client.update_status(CONFIG_MAPS, obj),
+            client.merge_patch(CONFIG_MAPS, "a", {}, "ns"),
+        ):
+            with pytest.raises(ApiError, match=told) as caught:
+                await asked
+            assert caught.value.status == 502
+        with pytest.raises(ApiError, match=r"the answer is not (an object|a list of objects)$"):
+            await client.list(CONFIG_MAPS, "ns")
+        with pytest.raises(ApiError, match="watch of configmaps: an event is not one"):
+            await anext(client.watch(CONFIG_MAPS, "ns", resource_version="1"))
+    await runner.cleanup()

@@ -23,7 +23,7 @@ class Answer:
     status = 200
 
     async def read(self) -> bytes:
-        return b"{}"
+        return b'{"metadata": {"name": "a"}}'
 
     async def __aenter__(self) -> "Answer":
         return self
