@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MOST_WARNED = 10_000
+
 
 class UnusableProfileError(Exception):
     def __init__(self, reason: Reason, message: str) -> None:
@@ -70,6 +72,8 @@ class LogProfiles(Generic[T]):
         mark = (measurement.raw["metadata"]["uid"], str(error))
         if mark in self._warned:
             return
+        if len(self._warned) >= MOST_WARNED:
+            self._warned.clear()  # an Event too many is better than memory that only grows
         self._warned.add(mark)
         self._events.record(measurement.raw, type="Warning", reason=error.reason.value, note=str(error))
         logger.warning("log profile cannot be used namespace=%s measurement=%s error=%r", *measurement.key, str(error))
