@@ -18,6 +18,11 @@ def main() -> None:
 
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it as it ends any filter
             sys.exit(kernel_log_command.main(arguments))
+        case ["scan", *arguments]:
+            from nvcre_agent import scan_command  # noqa: PLC0415 - as above
+
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            sys.exit(scan_command.main(arguments))
         case ["run", *arguments] | [*arguments]:
             _run(arguments)
 

@@ -10,6 +10,7 @@ from nvcre_protos.flags import Flags
 
 _OTHER_COMMANDS = """\
 other commands (each has its --help):
+  nvcre-agent scan              look at the GPUs and the kernel log of this machine once, and report
   nvcre-agent kernel-log FILE   explain a saved kernel log (dmesg, journalctl -k, nvidia-bug-report.log.gz)
 """
 
@@ -39,7 +40,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         prog="nvcre-agent",
         description="Watches the GPUs of this node (NVML and kernel log) and tells the nvcre coordinator\n"
         "what happens. Each flag may also be given in the environment: --node-name is NVCRE_NODE_NAME.",
-        usage="nvcre-agent [run] --node-name NAME [flags]\n       nvcre-agent kernel-log FILE [flags]",
+        usage="nvcre-agent [run] --node-name NAME [flags]\n       nvcre-agent scan | kernel-log [flags]",
         epilog=_OTHER_COMMANDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -18,6 +18,7 @@ from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
 from nvcre_agent.checks import baseline as baselines
 from nvcre_agent.checks import rules, tracker
+from nvcre_agent.checks.limits import Limits
 from nvcre_agent.checks.limits import shipped as shipped_limits
 from nvcre_agent.incidents import signals
 from nvcre_agent.incidents.folding import Folding
@@ -50,6 +51,7 @@ class Watch:
         outbox: Outbox,
         metrics: Metrics,
         simulated: bool,
+        limits: Limits | None = None,
     ) -> None:
         self._boot_id = boot_id
         self._nvml = nvml
@@ -71,7 +73,7 @@ class Watch:
         self.inventory: Inventory | None = None
         self._observed_through_s = 0.0
         self._stored = asyncio.Event()
-        self._limits = shipped_limits()
+        self._limits = limits or shipped_limits()
         self._baseline = _baseline(outbox)
         self._folding = Folding(boot_id=boot_id, simulated=simulated, new_id=lambda: uuid.uuid4().hex)
         self._folding.restore(outbox.kept, monotonic_s=time.monotonic())
