@@ -47,8 +47,8 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_SEND),
     ("grpc.max_metadata_size", MAX_METADATA),
     ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.ping_timeout_ms", 10_000),  # the keepalive's timeout alone ends nothing (grpc pull request 39239)
+    ("grpc.keepalive_timeout_ms", 10_000),  # becomes TCP_USER_TIMEOUT; the wait for a ping's answer is the next one
+    ("grpc.http2.ping_timeout_ms", 20_000),  # 60 s unless set (https://github.com/grpc/grpc/pull/39239)
     ("grpc.keepalive_permit_without_calls", 1),
     # Agents ping an idle stream each 60 s (CHANNEL_OPTIONS in the agent's link.py). Who pings more often than is
     # permitted here loses its connection, so this stays well below. C core's name of it has no "recv".
