@@ -21,7 +21,6 @@ def main() -> None:
         case ["scan", *arguments]:
             from nvcre_agent import scan_command  # noqa: PLC0415 - as above
 
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             sys.exit(scan_command.main(arguments))
         case ["run", *arguments] | [*arguments]:
             _run(arguments)

@@ -76,6 +76,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         logging.getLogger("nvcre_agent").exception("scan failed; nothing is said about this machine")
         return EXIT_CODES[Verdict.BLIND]
     report = judge(seen)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it quietly; before, the NVML child's pipe may break
     if given.output == "json":
         print(json.dumps(_json(report, seen, boot_id, simulated=simulate is not None), indent=1))
     else:
