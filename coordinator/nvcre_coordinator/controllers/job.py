@@ -18,7 +18,7 @@ from nvcre_kube.resources import JOBS
 from nvcre_kube.workqueue import WorkQueue, run_workers
 
 from nvcre_coordinator.api import names
-from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
+from nvcre_coordinator.api.conditions import ConditionType, Reason, find, is_true
 from nvcre_coordinator.api.job import FailedNodeReason, Job, JobStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.api.workload import Node
@@ -27,7 +27,7 @@ from nvcre_coordinator.controllers.job_actions import JobActions
 from nvcre_coordinator.controllers.job_observation import JobObserver
 from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
-from nvcre_coordinator.core import job_lifecycle
+from nvcre_coordinator.core import job_lifecycle, restart
 from nvcre_coordinator.core.conditions import flips
 from nvcre_coordinator.core.health_verdicts import evidence, late_incidents
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at
@@ -221,6 +221,10 @@ class JobController:
         for event in flips(before.view.status.conditions, after.view.status.conditions):
             self._events.record(after.raw, type=event.type, reason=event.reason, note=event.note)
             logger.info("job namespace=%s job=%s reason=%s message=%r", *after.key, event.reason, event.note)
+        if restart.number(after.view.status) > restart.number(before.view.status):  # no condition flips at a restart
+            said = find(after.view.status.conditions, ConditionType.IN_PROGRESS)
+            note = said.message if said is not None else ""
+            self._events.record(after.raw, type="Warning", reason=Reason.WORKLOAD_RESTARTING, note=note)
         uid = after.view.metadata.uid
         for unknown in blind:
             mark = (uid, f"{unknown.node} {unknown.message}")

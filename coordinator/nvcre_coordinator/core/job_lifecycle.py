@@ -136,15 +136,15 @@ def _running(seen: Observed, workload: Workload, stamp: Stamp) -> Decision:
 
 
 def _scheduling_blocked(seen: Observed, workload: Workload, diagnosis: str, stamp: Stamp) -> Decision:
-    """No stall, and no clock that starts, until every pod has a node; within the grace the reason stays."""
+    """No stall, and no clock that starts, until every pod has a node; within the grace only the message says so."""
     status = scheduling_block.blocked(seen.job.status, stamp.now)
     left = scheduling_block.grace_left(status, seen.job.spec.scheduling_stall_grace_seconds, stamp.now).total_seconds()
     current = find(status.conditions, ConditionType.IN_PROGRESS)
     if left <= 0:
         reason, text = Reason.WORKLOAD_SCHEDULING_BLOCKED, diagnosis
         status = _execution(status, ConditionType.IN_PROGRESS, reason, text, stamp)
-    elif current is not None and current.reason == Reason.WORKLOAD_PENDING:  # it is admitted, so that is over
-        text = _running_text(workload)
+    elif current is not None and current.reason in (Reason.WORKLOAD_RUNNING, Reason.WORKLOAD_PENDING):
+        text = f"Workload {workload.title} is admitted; not every pod has a node yet"
         status = _execution(status, ConditionType.IN_PROGRESS, Reason.WORKLOAD_RUNNING, text, stamp)
     return Decision(status, requeue_after=_no_later_than(left) if left > 0 else SAFETY_NET)
 

@@ -110,6 +110,7 @@ async def test_the_next_workload_waits_for_the_pods_of_the_last_one(cluster: Any
     assert await no_workload(cluster)
     await cluster.end_pod(pods[1], 143)
     await cluster.until("one", "InProgress", "True", "WorkloadRunning")
+    assert (await cluster.events("one")).count(("Warning", "WorkloadRestarting")) == 1
 
 
 async def test_a_run_without_room_says_so_in_the_scheduler_s_words_and_goes_on(cluster: Any) -> None:

@@ -46,6 +46,7 @@ def test_case_13_the_clock_pauses_at_once_and_the_reason_changes_after_the_grace
     assert conditions(job.status)["InProgress"] == ("True", "WorkloadRunning")
     job, decision = blocked(build, job, 350)
     assert conditions(job.status)["InProgress"] == ("True", "WorkloadRunning")
+    assert job.status.conditions[0].message.endswith("is admitted; not every pod has a node yet")
     assert decision.requeue_after == timedelta(seconds=10, milliseconds=10)
     job, decision = blocked(build, job, 360)
     assert conditions(job.status)["InProgress"] == ("True", "WorkloadSchedulingBlocked")
