@@ -1,28 +1,23 @@
 """Follows one pod's log as training events, each line once, over broken connections and new coordinators.
 
 What was read is taken by `drain` together with the position behind it, so that both are written down together or not at
-all.  Parsing of large blocks runs in a thread: the event loop carries the agents' streams.
+all.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_kube.client import KubeClient
 from nvcre_logs.lines import LineFeed
 from nvcre_logs.training import Kind, TrainingEvent, TrainingProfile, TrainingReader
 
 from nvcre_coordinator.controllers.caches import CachedPod
+from nvcre_coordinator.controllers.log_stream import parsed, read_to_its_end
 from nvcre_coordinator.core.log_cursor import LogCursor, Position
 
-logger = logging.getLogger(__name__)
-
-IN_THREAD_BYTES = 32 * 1024
-RETRY_S = 3.0
 MAX_WAITING = 10_000
 """Events that nobody has taken yet; a log that is this far ahead waits."""
 
@@ -79,46 +74,24 @@ class GoodputFollower:
         await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        while True:
-            try:
-                await self._take(
-                    self._client.pod_log(
-                        self._pod,
-                        self._namespace,
-                        container=self._profile.spec.container_name or None,
-                        follow=True,
-                        timestamps=True,
-                        since_time=self._cursor.ask_again(),
-                    )
-                )
-            except ApiError as error:
-                logger.debug("log not followed namespace=%s pod=%s error=%r", self._namespace, self._pod, str(error))
-                if error.not_found:
-                    self.gone = True
-                    return
-            except CONNECTION_ERRORS as error:
-                logger.debug("log follow broke namespace=%s pod=%s error=%r", self._namespace, self._pod, error)
-            else:
-                self.complete = True
-                return
-            await asyncio.sleep(RETRY_S)
+        self.complete = await read_to_its_end(self._read, self._namespace, self._pod)
+        self.gone = not self.complete
 
-    async def _take(self, chunks: AsyncIterator[bytes]) -> None:
-        feed = LineFeed()
-        async for chunk in chunks:
-            await self._parse(feed.feed(chunk))
-        await self._parse(feed.finish())
-
-    async def _parse(self, block: bytes) -> None:
-        if not block:
-            return
-        in_thread = len(block) > IN_THREAD_BYTES
-        events = await asyncio.to_thread(self._events, block) if in_thread else self._events(block)
-        self._waiting += events
-        self._position = self._cursor.position
-        while len(self._waiting) > MAX_WAITING:
-            self._taken.clear()
-            await self._taken.wait()
+    async def _read(self) -> None:
+        chunks = self._client.pod_log(
+            self._pod,
+            self._namespace,
+            container=self._profile.spec.container_name or None,
+            follow=True,
+            timestamps=True,
+            since_time=self._cursor.ask_again(),
+        )
+        async for events in parsed(chunks, LineFeed(), self._events):
+            self._waiting += events
+            self._position = self._cursor.position
+            while len(self._waiting) > MAX_WAITING:
+                self._taken.clear()
+                await self._taken.wait()
 
     def _events(self, block: bytes) -> list[TrainingEvent]:
         return [event for event in self._reader.feed(self._cursor.take(block)) if self._of_one_rank(event)]

@@ -1,13 +1,12 @@
 """Follows the log of one pod from its first line to its end and sums up its bandwidth rows.
 
 A connection that breaks begins again from the first line with an empty table, so no row counts twice; until it has
-caught up, the older sums stand.  Parsing of large blocks runs in a thread: the event loop carries the agents' streams.
+caught up, the older sums stand.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -16,14 +15,11 @@ from nvcre_logs.lines import LineFeed, split_prefixes
 from nvcre_logs.nccl_log import Row
 from nvcre_logs.nccl_output import NcclOutputParser
 
+from nvcre_coordinator.controllers.log_stream import parsed, read_to_its_end
 from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable
 from nvcre_coordinator.core.log_profile import MAX_INT64, CompiledProfile, bandwidth_rows
 from nvcre_coordinator.core.measurement_lifecycle import LogRead
 
-logger = logging.getLogger(__name__)
-
-IN_THREAD_BYTES = 32 * 1024
-RETRY_S = 3.0
 READ_DEADLINE_S = 120.0
 MAX_TRANSPORTS = 32
 
@@ -45,17 +41,8 @@ class LogSums:
             self._tables = NcclOutputParser(self._found.append)
 
     async def take(self, chunks: AsyncIterator[bytes]) -> None:
-        async for chunk in chunks:
-            await self._parse(self.feed.feed(chunk))
-        await self._parse(self.feed.finish())
-
-    async def _parse(self, block: bytes) -> None:
-        if not block:
-            return
-        if len(block) > IN_THREAD_BYTES:
-            await asyncio.to_thread(self.scan, block)
-        else:
-            self.scan(block)
+        async for _ in parsed(chunks, self.feed, self.scan):
+            pass
 
     def scan(self, block: bytes) -> None:
         """Whole lines."""
@@ -112,26 +99,15 @@ class LogFollower:
         await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        while True:
-            self.sample()
-            self._current = LogSums(self._profile)
-            try:
-                await self._current.take(
-                    self._client.pod_log(
-                        self._pod, self._namespace, container=self._profile.container or None, follow=True
-                    )
-                )
-            except ApiError as error:
-                logger.debug("log not followed namespace=%s pod=%s error=%r", self._namespace, self._pod, str(error))
-                if error.not_found:
-                    return
-            except CONNECTION_ERRORS as error:
-                logger.debug("log follow broke namespace=%s pod=%s error=%r", self._namespace, self._pod, error)
-            else:
-                # A clean end is the container's end, or a kubelet that restarts: the final read settles which.
-                self.complete = True
-                return
-            await asyncio.sleep(RETRY_S)
+        # A clean end is the container's end, or a kubelet that restarts: the final read settles which.
+        self.complete = await read_to_its_end(self._read, self._namespace, self._pod)
+
+    async def _read(self) -> None:
+        self.sample()
+        self._current = LogSums(self._profile)
+        await self._current.take(
+            self._client.pod_log(self._pod, self._namespace, container=self._profile.container or None, follow=True)
+        )
 
 
 async def read_whole(client: KubeClient, profile: CompiledProfile, namespace: str, pod: str) -> LogRead:
