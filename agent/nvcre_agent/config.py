@@ -8,6 +8,8 @@ from pathlib import Path
 
 from nvcre_protos.flags import Flags
 
+from nvcre_agent.command_line import add_xid_catalogue
+
 _OTHER_COMMANDS = """\
 other commands (each has its --help):
   nvcre-agent scan              look at the GPUs and the kernel log of this machine once, and report
@@ -59,7 +61,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         "kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg", "FILE"
     )
     flag("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
-    flag("xid-catalogue", "YAML file whose entries override those of the Xid catalogue, by number", metavar="FILE")
+    add_xid_catalogue(flags)
     flag("listen", "address of /metrics and /healthz; port 0 takes a free one", "0.0.0.0:9465", "HOST:PORT")
     flag("nccl-tests-dir", "directory of all_reduce_perf; else PATH is searched", None, "DIR", "NCCL_TESTS_DIR")
     flag("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")

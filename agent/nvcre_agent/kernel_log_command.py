@@ -20,6 +20,7 @@ from typing import BinaryIO, TextIO
 from nvcre_protos.flags import Flags
 from nvcre_protos.vocabulary import FaultClass
 
+from nvcre_agent.command_line import add_xid_catalogue, printable, use_xid_catalogue
 from nvcre_agent.kernel.envelope import Stamp
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.kernel.saved import Counts, SavedLog
@@ -77,14 +78,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     )
     parser.add_argument("file", metavar="FILE", help="the saved log; - for standard input")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    Flags(parser, environment).add(
-        "xid-catalogue", "YAML file whose entries override those of the Xid catalogue, by number", metavar="FILE"
-    )
+    add_xid_catalogue(Flags(parser, environment))
     given = parser.parse_args(arguments)
-    try:
-        catalogue.override(Path(given.xid_catalogue) if given.xid_catalogue else None)
-    except catalogue.CatalogueError as error:
-        parser.error(f"--xid-catalogue {error}")
+    use_xid_catalogue(parser, given.xid_catalogue)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show an arrow still gets its answer
     try:
@@ -180,7 +176,8 @@ def _verdict(reading: Reading, counts: Counts) -> str:
                 "Is it the output of dmesg, journalctl -k or a kern.log?"
             )
         if counts.damage:
-            return f"NO ANSWER: the file is damaged ({_safe(counts.damage)}); nothing of hardware in what could be read"
+            damage = printable(counts.damage)
+            return f"NO ANSWER: the file is damaged ({damage}); nothing of hardware in what could be read"
         return f"NOTHING OF HARDWARE: {_events(reading.events, 'other event')}"
     if worst is None or worst.first.hardware is not True:
         return "NODE SUSPECT: no hardware event, but the driver could not start a GPU or asks for a recovery"
@@ -188,7 +185,7 @@ def _verdict(reading: Reading, counts: Counts) -> str:
     others = len({row.address for row in reading.rows.values() if row.first.hardware is True} - {worst.address})
     also = f" (and {others} other device{'' if others == 1 else 's'} below)" if others else ""
     what = f"{_what(told.event)} {told.verdict.mnemonic}".rstrip()
-    return _safe(f"HARDWARE SUSPECT: {_device(worst, reading)}: {what}: {told.verdict.remedy}{also}")
+    return printable(f"HARDWARE SUSPECT: {_device(worst, reading)}: {what}: {told.verdict.remedy}{also}")
 
 
 def _columns(rows: Sequence[Row], reading: Reading) -> Iterator[str]:
@@ -215,7 +212,7 @@ def _cells(row: Row, reading: Reading) -> tuple[str, ...]:
     elif told.duplicate_of_line is not None:
         meaning = f"same loss as line {told.duplicate_of_line}; {meaning}"
     return tuple(
-        _safe(cell)
+        printable(cell)
         for cell in (
             _span(row.first_at, row.last_at if row.count > 1 else None),
             _device(row, reading),
@@ -281,7 +278,7 @@ def _what_was_read(reading: Reading, counts: Counts) -> str:
     )
     parts += [f"{count} {reason}" for count, reason in skipped if count]
     if counts.damage:
-        parts.append(f"ended early: {_safe(counts.damage)}")
+        parts.append(f"ended early: {printable(counts.damage)}")
     return "; ".join(parts)
 
 
@@ -292,8 +289,3 @@ def _events(count: int, word: str) -> str:
 def _lines(listed: Listed) -> str:
     more = ", ..." if listed.count > len(listed.lines) else ""
     return f"{listed.count}x, line {', '.join(map(str, listed.lines))}{more}"
-
-
-def _safe(text: str) -> str:
-    """No control character of a log reaches the terminal."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)

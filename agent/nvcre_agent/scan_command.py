@@ -17,9 +17,9 @@ from typing import Any
 from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import log_to_stderr
 
+from nvcre_agent.command_line import add_xid_catalogue, printable, use_xid_catalogue
 from nvcre_agent.incidents.model import Incident
 from nvcre_agent.scan import Report, Seen, Verdict, judge, look
-from nvcre_agent.xid import catalogue
 
 EXIT_CODES = {Verdict.HEALTHY: 0, Verdict.SUSPECT: 1, Verdict.BLIND: 2}
 
@@ -50,17 +50,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     flags = Flags(parser, environment)
     flags.add("kernel-log", "kernel log: the device, or a file in its format, one record a line", "/dev/kmsg", "FILE")
     flags.add("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
-    flags.add("xid-catalogue", "YAML file whose entries override those of the Xid catalogue, by number", metavar="FILE")
+    add_xid_catalogue(flags)
     flags.add("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")
     flags.add("nvml-deadline", "how long NVML may take; without persistence mode it needs a while", "90", "SECONDS")
     flags.add("log-level", "debug, info, warning or error", "error", "LEVEL")
     given = parser.parse_args(arguments)
     deadline_s = flags.seconds("--nvml-deadline", given.nvml_deadline, 1, 3600)
     log_to_stderr(flags.log_level(given.log_level))
-    try:
-        catalogue.override(Path(given.xid_catalogue) if given.xid_catalogue else None)
-    except catalogue.CatalogueError as error:
-        parser.error(f"--xid-catalogue {error}")
+    use_xid_catalogue(parser, given.xid_catalogue)
     try:
         boot_id = Path(given.boot_id_file).read_text("ascii").strip()
     except (OSError, ValueError) as error:
@@ -80,7 +77,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     if given.output == "json":
         print(json.dumps(_json(report, seen, boot_id, simulated=simulate is not None), indent=1))
     else:
-        print("\n".join(_safe(line) for line in _table(report, seen, simulated=simulate is not None)))
+        print("\n".join(printable(line) for line in _table(report, seen, simulated=simulate is not None)))
     return EXIT_CODES[report.verdict]
 
 
@@ -142,11 +139,6 @@ def _sentence(incident: Incident) -> str:
     mark = "test injection, does not count: " if incident.injected else ""
     what = f"{incident.kind} {incident.code} {incident.mnemonic}".rstrip() if incident.code else incident.kind
     return f"{mark}{where}: {what}: {incident.message}{times} -> {incident.remedy}"
-
-
-def _safe(text: str) -> str:
-    """No control character of a log reaches the terminal."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 # --- JSON: the field names are those of NodeHealth
