@@ -188,15 +188,15 @@ def _application_errors(found: list[tuple[str, Evidence]], others: str) -> tuple
         by_node.setdefault(node, []).append(evidence)
     unpicked = f"{others}, none is picked" if others else ""
     return tuple(
-        clip_entry(
-            FailedNode(
-                name=node,
-                reason=FailedNodeReason.WORKLOAD_FAILED,
-                message=f"application error; no hardware evidence: {evidence[0].message}{unpicked}. {_DO_NOT_DRAIN}",
-                evidence=tuple(evidence),
-            )
-        )
+        _application_error(node, f"{evidence[0].message}{unpicked}", tuple(evidence))
         for node, evidence in sorted(by_node.items())
+    )
+
+
+def _application_error(node: str, what: str, evidence: tuple[Evidence, ...]) -> FailedNode:
+    message = f"application error; no hardware evidence: {what}. {_DO_NOT_DRAIN}"
+    return clip_entry(
+        FailedNode(name=node, reason=FailedNodeReason.WORKLOAD_FAILED, message=message, evidence=evidence)
     )
 
 
@@ -227,14 +227,8 @@ def _launcher_entry(launcher: PodRecord, host: str, pod: PodRecord) -> FailedNod
     words = launcher.log.named_by if launcher.log is not None else ""
     message = f"the launcher's log names {host} first: {words}"
     time = launcher.exit.finished_at if launcher.exit is not None else None
-    return clip_entry(
-        FailedNode(
-            name=pod.node,
-            reason=FailedNodeReason.WORKLOAD_FAILED,
-            message=f"application error; no hardware evidence: {message}. {_DO_NOT_DRAIN}",
-            evidence=(Evidence(source="workload", message=message, time=time),) if time is not None else (),
-        )
-    )
+    evidence = (Evidence(source="workload", message=message, time=time),) if time is not None else ()
+    return _application_error(pod.node, message, evidence)
 
 
 def _whole_group(run: FailedRun, culprit: PodRecord | None, standing: str) -> Attribution:
