@@ -179,7 +179,7 @@ class TrainingReader:
             if match is None:
                 continue
             if event.kind is Kind.STEP:
-                step = self._step(event, match, line, number)
+                step = self._step(event, match, line, text, number)
                 if step is not None and not self._repeats(step, text):
                     self._told, self._told_text = step, text
                     yield step
@@ -202,7 +202,7 @@ class TrainingReader:
             source=(line.pod, line.rank),
         )
 
-    def _step(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent | None:
+    def _step(self, event: _Event, match: re2.Match, line: Line, text: bytes, number: int) -> TrainingEvent | None:
         capture = _Captures(event, match)
         pod = line.pod if line.pod in self._progress or len(self._progress) < MAX_PODS else ""
         progress = self._progress.setdefault(pod, _Progress())
@@ -229,7 +229,7 @@ class TrainingReader:
             loss=_or(capture.number("loss"), progress.loss),
             target=last + 1 if last is not None else _or(capture.integer("target"), progress.target),
             elapsed_s=progress.elapsed_s,
-            is_warmup=warmup is not None and warmup.pattern.find(line.text.encode()) is not None,
+            is_warmup=warmup is not None and warmup.pattern.find(text) is not None,
             source=(line.pod, line.rank),
         )
         progress.tflops = progress.loss = None
