@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 
 from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident
@@ -68,6 +68,10 @@ def incident(value: Incident) -> pb.Incident:
         effects=[pb.Effect(code=min(code, _MAX_UINT32), count=count) for code, count in sorted(value.effects.items())],
         check=value.check,
         raw=value.raw,
+        unit=value.unit,
+        pod_uid=value.pod_uid,
+        container_id=value.container_id,
+        recovered_by=value.recovered_by or "",
     )
     if value.recovered_at_s is not None:
         message.recovered_at.CopyFrom(timestamp(value.recovered_at_s))
@@ -88,6 +92,10 @@ def incident_from(message: pb.Incident) -> Incident:
             index=message.component.index if message.component.HasField("index") else None,
             uuid=message.component.uuid,
             pci_bus_id=message.component.pci_bus_id,
+            gpu_instance=message.component.gpu_instance if message.component.HasField("gpu_instance") else None,
+            compute_instance=(
+                message.component.compute_instance if message.component.HasField("compute_instance") else None
+            ),
         ),
         mnemonic=message.mnemonic,
         message=message.message,
@@ -105,6 +113,10 @@ def incident_from(message: pb.Incident) -> Incident:
         effects={effect.code: effect.count for effect in message.effects},
         check=message.check,
         raw=message.raw,
+        unit=message.unit,
+        pod_uid=message.pod_uid,
+        container_id=message.container_id,
+        recovered_by=RecoveredBy(message.recovered_by) if message.recovered_by else None,
     )
 
 
@@ -112,6 +124,10 @@ def component(value: Component) -> pb.Component:
     message = pb.Component(kind=_COMPONENT[value.kind], uuid=value.uuid, pci_bus_id=value.pci_bus_id)
     if value.index is not None:
         message.index = value.index
+    if value.gpu_instance is not None:
+        message.gpu_instance = value.gpu_instance
+    if value.compute_instance is not None:
+        message.compute_instance = value.compute_instance
     return message
 
 

@@ -644,12 +644,17 @@ class Component(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     UUID_FIELD_NUMBER: _builtins.int
     PCI_BUS_ID_FIELD_NUMBER: _builtins.int
+    GPU_INSTANCE_FIELD_NUMBER: _builtins.int
+    COMPUTE_INSTANCE_FIELD_NUMBER: _builtins.int
     kind: Global___ComponentKind.ValueType
     index: _builtins.int
     """GPU index as NVML counts, link number for NVLink"""
     uuid: _builtins.str
     pci_bus_id: _builtins.str
     """NVML form: 00000000:3B:00.0"""
+    gpu_instance: _builtins.int
+    """MIG: the fault hits this instance only; without it every instance of the GPU"""
+    compute_instance: _builtins.int
     def __init__(
         self,
         *,
@@ -657,13 +662,24 @@ class Component(_message.Message):
         index: _builtins.int | None = ...,
         uuid: _builtins.str = ...,
         pci_bus_id: _builtins.str = ...,
+        gpu_instance: _builtins.int | None = ...,
+        compute_instance: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "index", b"index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compute_instance", b"_compute_instance", "_gpu_instance", b"_gpu_instance", "_index", b"_index", "compute_instance", b"compute_instance", "gpu_instance", b"gpu_instance", "index", b"index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "index", b"index", "kind", b"kind", "pci_bus_id", b"pci_bus_id", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compute_instance", b"_compute_instance", "_gpu_instance", b"_gpu_instance", "_index", b"_index", "compute_instance", b"compute_instance", "gpu_instance", b"gpu_instance", "index", b"index", "kind", b"kind", "pci_bus_id", b"pci_bus_id", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compute_instance: _TypeAlias = _typing.Literal["compute_instance"]  # noqa: Y015
+    _WhichOneofArgType__compute_instance: _TypeAlias = _typing.Literal["_compute_instance", b"_compute_instance"]  # noqa: Y015
+    _WhichOneofReturnType__gpu_instance: _TypeAlias = _typing.Literal["gpu_instance"]  # noqa: Y015
+    _WhichOneofArgType__gpu_instance: _TypeAlias = _typing.Literal["_gpu_instance", b"_gpu_instance"]  # noqa: Y015
     _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
     _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compute_instance) -> _WhichOneofReturnType__compute_instance | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_instance) -> _WhichOneofReturnType__gpu_instance | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__index) -> _WhichOneofReturnType__index | None: ...
 
 Global___Component: _TypeAlias = Component  # noqa: Y015
@@ -695,6 +711,10 @@ class Incident(_message.Message):
     EFFECTS_FIELD_NUMBER: _builtins.int
     CHECK_FIELD_NUMBER: _builtins.int
     RAW_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    POD_UID_FIELD_NUMBER: _builtins.int
+    CONTAINER_ID_FIELD_NUMBER: _builtins.int
+    RECOVERED_BY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """random, made when the incident opens; stable over updates"""
     kind: Global___IncidentKind.ValueType
@@ -721,6 +741,13 @@ class Incident(_message.Message):
     check: _builtins.str
     raw: _builtins.str
     """the line as it was read, <= 256 bytes"""
+    unit: _builtins.str
+    """the part of the GPU that the text names, the same words for the same part: "GPC 1, TPC 3" """
+    pod_uid: _builtins.str
+    """of the process `pid`, read from its cgroup while it lived"""
+    container_id: _builtins.str
+    recovered_by: _builtins.str
+    """CamelCase word, set with recovered_at: Quiet, Reset, Reboot, Replaced, ..."""
     @_builtins.property
     def component(self) -> Global___Component: ...
     @_builtins.property
@@ -763,10 +790,14 @@ class Incident(_message.Message):
         effects: _abc.Iterable[Global___Effect] | None = ...,
         check: _builtins.str = ...,
         raw: _builtins.str = ...,
+        unit: _builtins.str = ...,
+        pod_uid: _builtins.str = ...,
+        container_id: _builtins.str = ...,
+        recovered_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["component", b"component", "first_seen", b"first_seen", "last_seen", b"last_seen", "recovered_at", b"recovered_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blame", b"blame", "blame_condition", b"blame_condition", "caused_by_code", b"caused_by_code", "check", b"check", "code", b"code", "component", b"component", "count", b"count", "effects", b"effects", "fault_class", b"fault_class", "first_seen", b"first_seen", "id", b"id", "injected", b"injected", "kind", b"kind", "last_seen", b"last_seen", "message", b"message", "mnemonic", b"mnemonic", "pid", b"pid", "process", b"process", "raw", b"raw", "recovered_at", b"recovered_at", "remedy", b"remedy", "simulated", b"simulated", "sources", b"sources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blame", b"blame", "blame_condition", b"blame_condition", "caused_by_code", b"caused_by_code", "check", b"check", "code", b"code", "component", b"component", "container_id", b"container_id", "count", b"count", "effects", b"effects", "fault_class", b"fault_class", "first_seen", b"first_seen", "id", b"id", "injected", b"injected", "kind", b"kind", "last_seen", b"last_seen", "message", b"message", "mnemonic", b"mnemonic", "pid", b"pid", "pod_uid", b"pod_uid", "process", b"process", "raw", b"raw", "recovered_at", b"recovered_at", "recovered_by", b"recovered_by", "remedy", b"remedy", "simulated", b"simulated", "sources", b"sources", "unit", b"unit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

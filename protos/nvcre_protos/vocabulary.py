@@ -41,6 +41,19 @@ class ComponentKind(StrEnum):
     NODE = "Node"
 
 
+class RecoveredBy(StrEnum):
+    """What ended an incident."""
+
+    QUIET = "Quiet"  # not repeated for a while; nothing was broken
+    RESET = "Reset"
+    REBOOT = "Reboot"
+    REPLACED = "Replaced"  # another GPU stands in the slot
+    LINK_ACTIVE = "LinkActive"
+    CONDITION_GONE = "ConditionGone"  # the check that found it finds it no more
+    SET_HEALTHY = "SetHealthy"  # a person said so
+    EVICTED = "Evicted"  # too many open incidents; not known to be over
+
+
 class Source(StrEnum):
     NVML = "nvml"
     KERNEL_LOG = "kernel-log"

@@ -9,12 +9,17 @@ from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """`index` is the GPU index as NVML counts, for an NVLink the link number; uuid and pci_bus_id name the GPU."""
+    """`index` is the GPU index as NVML counts, for an NVLink the link number; uuid and pci_bus_id name the GPU.
+
+    The MIG instances are those of the fault; without them it concerns every instance of the GPU.
+    """
 
     kind: ComponentKind
     index: int | None = None
     uuid: str = ""
     pci_bus_id: str = ""  # NVML form: 00000000:3B:00.0
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind, RecoveredBy, Source
 
 from nvcre_agent.checks.model import Component
 from nvcre_agent.xid.model import Classification, Clears
@@ -43,6 +43,9 @@ class Signal:
     pid: int = 0
     process: str = ""
     caused_by: int = 0
+    unit: str = ""
+    pod_uid: str = ""
+    container_id: str = ""
     raw: str = ""
     origin: str = ""
 
@@ -71,6 +74,10 @@ class Incident:
     pid: int = 0
     process: str = ""
     caused_by: int = 0
+    unit: str = ""
+    pod_uid: str = ""
+    container_id: str = ""
+    recovered_by: RecoveredBy | None = None
     effects: Mapping[int, int] = field(default_factory=dict)
     check: str = ""
     raw: str = ""

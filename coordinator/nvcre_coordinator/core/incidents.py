@@ -39,6 +39,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int | None = None
     uuid: str = ""
     pci_bus_id: str = msgspec.field(name="pciBusId", default="")
+    gpu_instance: int | None = msgspec.field(name="gpuInstance", default=None)
+    compute_instance: int | None = msgspec.field(name="computeInstance", default=None)
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     effects: tuple[Effect, ...] = ()
     check: str = ""
     raw: str = ""
+    unit: str = ""
+    pod_uid: str = msgspec.field(name="podUID", default="")
+    container_id: str = msgspec.field(name="containerID", default="")
+    recovered_by: str = msgspec.field(name="recoveredBy", default="")
     time_uncertain: bool = msgspec.field(name="timeUncertain", default=False)
 
 

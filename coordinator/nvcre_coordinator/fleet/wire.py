@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
@@ -91,6 +92,8 @@ def incident(message: pb.Incident, clock: ClockOffset, *, time_uncertain: bool =
             index=min(message.component.index, (1 << 31) - 1) if message.component.HasField("index") else None,
             uuid=cut(message.component.uuid, 96),
             pci_bus_id=cut(message.component.pci_bus_id, 32),
+            gpu_instance=_instance(message.component, "gpu_instance"),
+            compute_instance=_instance(message.component, "compute_instance"),
         )
     known = message.kind in _INCIDENT_KINDS
     return Incident(
@@ -119,8 +122,16 @@ def incident(message: pb.Incident, clock: ClockOffset, *, time_uncertain: bool =
         ),
         check=cut(message.check, 128) if known else f"UnknownIncidentKind{int(message.kind)}",
         raw=cut(message.raw, 256),
+        unit=cut(message.unit, 64),
+        pod_uid=cut(message.pod_uid, 64),
+        container_id=cut(message.container_id, 128),
+        recovered_by=cut(message.recovered_by, 64),
         time_uncertain=time_uncertain or clock.uncertain,
     )
+
+
+def _instance(component: pb.Component, field: Literal["gpu_instance", "compute_instance"]) -> int | None:
+    return min(getattr(component, field), (1 << 31) - 1) if component.HasField(field) else None
 
 
 def events(batch: pb.EventBatch, clock: ClockOffset) -> list[Event]:

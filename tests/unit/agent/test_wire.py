@@ -5,7 +5,7 @@ from nvcre_agent import __version__, wire
 from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, shortened
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 
 
 def incident(**changes: object) -> Incident:
@@ -16,7 +16,7 @@ def incident(**changes: object) -> Incident:
         "fault_class": FaultClass.NEEDS_RESET,
         "blame": Blame.CONDITIONAL,
         "blame_condition": "the far end",
-        "component": Component(ComponentKind.NVLINK, 7, "GPU-1", "00000000:3B:00.0"),
+        "component": Component(ComponentKind.NVLINK, 7, "GPU-1", "00000000:3B:00.0", 3, 0),
         "mnemonic": "M",
         "message": "m",
         "remedy": "r",
@@ -33,12 +33,16 @@ def incident(**changes: object) -> Incident:
         "effects": {45: 2, 154: 1},
         "check": "c",
         "raw": "raw",
+        "unit": "GPC 1, TPC 3",
+        "pod_uid": "pod",
+        "container_id": "c0ffee",
+        "recovered_by": RecoveredBy.REPLACED,
     }
     return Incident(**(values | changes))  # type: ignore[arg-type]
 
 
 def test_an_incident_survives_the_round_trip() -> None:
-    for one in (incident(), incident(recovered_at_s=None, component=Component(ComponentKind.NODE))):
+    for one in (incident(), incident(recovered_at_s=None, recovered_by=None, component=Component(ComponentKind.NODE))):
         assert wire.incident_from(wire.incident(one)) == one
 
 
