@@ -190,12 +190,16 @@ class _SourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Source.ValueTy
     SOURCE_UNSPECIFIED: _Source.ValueType  # 0
     SOURCE_NVML: _Source.ValueType  # 1
     SOURCE_KERNEL_LOG: _Source.ValueType  # 2
+    SOURCE_HOST: _Source.ValueType  # 3
+    """what the host says beside the kernel log: /sys (InfiniBand ports), /proc (the fabric manager)"""
 
 class Source(_Source, metaclass=_SourceEnumTypeWrapper): ...
 
 SOURCE_UNSPECIFIED: Source.ValueType  # 0
 SOURCE_NVML: Source.ValueType  # 1
 SOURCE_KERNEL_LOG: Source.ValueType  # 2
+SOURCE_HOST: Source.ValueType  # 3
+"""what the host says beside the kernel log: /sys (InfiniBand ports), /proc (the fabric manager)"""
 Global___Source: _TypeAlias = Source  # noqa: Y015
 
 class _ProbeKind:

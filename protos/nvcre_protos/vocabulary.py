@@ -57,3 +57,4 @@ class RecoveredBy(StrEnum):
 class Source(StrEnum):
     NVML = "nvml"
     KERNEL_LOG = "kernel-log"
+    HOST = "host"
