@@ -9,10 +9,30 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from nvcre_coordinator.api.measurement import GoodputMeasurementStatus
+
 _JOB = ("namespace", "job", "workflow")
 _BANDWIDTH = ("namespace", "measurement", "job", "workflow", "nccl_test", "message_size_bytes")
 
 JobLabels = tuple[str, str, str]
+
+_GOODPUT = {
+    "nvcre_goodput_ratio": ("result", "Goodput, 0 to 1"),
+    "nvcre_goodput_avg_tflops_per_gpu": ("avg_tflops_per_gpu", "TFLOP/s of a GPU, mean over the last steps"),
+    "nvcre_goodput_avg_step_time_seconds": ("avg_step_time_sec", "Time of a step, mean over the last steps"),
+    "nvcre_goodput_reschedule_time_seconds": ("reschedule_time_sec", "From interruptions to the next start"),
+    "nvcre_goodput_resume_time_seconds": ("resume_time_sec", "From starts to the first step after them"),
+    "nvcre_goodput_checkpoint_save_time_seconds": ("checkpoint_save_time_sec", "Spent on saving checkpoints"),
+    "nvcre_goodput_lost_work_time_seconds": (
+        "lost_work_time_sec",
+        "Work lost since the checkpoints before interruptions",
+    ),
+    "nvcre_goodput_training_time_seconds": ("training_time_sec", "Since the training began"),
+    "nvcre_goodput_warmup_time_seconds": ("warmup_time_sec", "Of the first steps"),
+    "nvcre_goodput_non_warmup_time_seconds": ("non_warmup_time_sec", "Of the steps after the warm-up"),
+}
+"""Metric -> field of GoodputMeasurement.status."""
+_OF_LAST_STEPS = frozenset({"avg_tflops_per_gpu", "avg_step_time_sec"})
 
 
 class JobMetrics:
@@ -62,6 +82,10 @@ class JobMetrics:
         self.nccl_busbw = Gauge(
             "nvcre_nccl_busbw_gbs", "Bus bandwidth by message size, GB/s", _BANDWIDTH, registry=registry
         )
+        self._goodput = {
+            field: Gauge(name, text, ("namespace", "measurement", "job", "workflow"), registry=registry)
+            for name, (field, text) in _GOODPUT.items()
+        }
         self._of_jobs = (
             self.job_status,
             self.job_failed_nodes,
@@ -93,3 +117,22 @@ class JobMetrics:
     def drop_bandwidth(self, namespace: str, measurement: str) -> None:
         for metric in (self.nccl_algbw, self.nccl_busbw):
             metric.remove_by_labels({"namespace": namespace, "measurement": measurement})
+
+    def set_goodput(self, labels: tuple[str, str, str, str], status: GoodputMeasurementStatus) -> None:
+        """`labels`: namespace, measurement, job, workflow.  What is not known has no series.
+
+        Of a measurement that is complete only the ratio stays.  Between a restart and the first step after it the means
+        over the last steps are of a run that is gone.
+        """
+        between_runs = status.pending_interruption is not None
+        for field, gauge in self._goodput.items():
+            value = getattr(status, field)
+            over = status.complete and field != "result"
+            if value is None or over or (between_runs and field in _OF_LAST_STEPS):
+                gauge.remove_by_labels({"namespace": labels[0], "measurement": labels[1]})
+            else:
+                gauge.labels(*labels).set(float(value))
+
+    def drop_goodput(self, namespace: str, measurement: str) -> None:
+        for gauge in self._goodput.values():
+            gauge.remove_by_labels({"namespace": namespace, "measurement": measurement})

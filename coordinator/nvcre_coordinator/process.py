@@ -98,7 +98,7 @@ class Coordinator:
             metrics=metrics,
         )
         self._bandwidths = BandwidthMeasurementController(leading, self._caches, events=self._events, metrics=metrics)
-        self._goodputs = GoodputMeasurementController(leading, self._caches, events=self._events)
+        self._goodputs = GoodputMeasurementController(leading, self._caches, events=self._events, metrics=metrics)
         self._caches.healths.add_handler(self._health_changed)
         self._endpoints = Endpoints(registry, self._not_ready)
 

@@ -37,6 +37,7 @@ from nvcre_coordinator.core.job_conclusion import ended_at
 from nvcre_coordinator.core.log_cursor import Position
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.pods import last_attempt
+from nvcre_coordinator.metrics import JobMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +62,13 @@ class GoodputMeasurementController:
         caches: Caches,
         *,
         events: EventRecorder,
+        metrics: JobMetrics,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         workers: int = 5,
     ) -> None:
         self._client = client
         self._caches = caches
+        self._metrics = metrics
         self._clock = clock
         self._workers = workers
         self._queue: WorkQueue[Key] = WorkQueue()
@@ -98,6 +101,10 @@ class GoodputMeasurementController:
             await self._unfollow(key)
             self._kept.pop(key, None)
             self._seen_ended.pop(key, None)
+            if measurement is not None and measurement.status.complete and measurement.spec.job_ref is not None:
+                self._gauges(measurement, measurement.status)
+            else:
+                self._metrics.drop_goodput(*key)
             return None
         job = self._job(measurement)
         if job is None:
@@ -245,6 +252,7 @@ class GoodputMeasurementController:
             patch = {"metadata": {"annotations": {names.ANNOTATION_GOODPUT: text}}}
             await self._patch(item, patch, subresource=None)
         await self._write_status(item, status)
+        self._gauges(item.view, status)
 
     async def _write_status(self, item: Cached[GoodputMeasurement], status: GoodputMeasurementStatus) -> None:
         assert item.view is not None
@@ -263,6 +271,13 @@ class GoodputMeasurementController:
             if not (error.conflict or error.not_found):
                 raise
             self._queue.add_after(item.key, 0.2)
+
+    def _gauges(self, measurement: GoodputMeasurement, status: GoodputMeasurementStatus) -> None:
+        namespace, ref = measurement.metadata.namespace, measurement.spec.job_ref
+        assert ref is not None
+        job = self._job(measurement)
+        workflow = job.metadata.labels.get(names.LABEL_WORKFLOW, "") if job is not None else ""
+        self._metrics.set_goodput((namespace, measurement.metadata.name, ref.name, workflow), status)
 
     def _stamp(self, item: Cached[GoodputMeasurement]) -> Stamp:
         assert item.view is not None

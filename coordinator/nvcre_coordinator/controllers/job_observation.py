@@ -25,6 +25,7 @@ from nvcre_coordinator.core.goodput_status import measured_goodput
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at, failed, stalled, wants_probes
 from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
+from nvcre_coordinator.core.node_bandwidth import measured_nodes
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import Gone, Observed, Workload
 from nvcre_coordinator.core.pods import without_gpus
@@ -80,6 +81,8 @@ class JobObserver:
         watched = group if job.status.terminal and not concluded(job.status) else ()
         nodes = await self._node_facts(run, confirmed, healths, now, leases_of=watched)
         held = self.held_pods(job)
+        probes = self._probes.ensure(job, group) if wants_probes(job) and group else None
+        measured = measured_bandwidth(bandwidth) | measured_goodput(goodputs) | measured_nodes(job, group, probes)
         seen = Observed(
             job=job,
             workload=workload,
@@ -91,8 +94,8 @@ class JobObserver:
             nodes=nodes,
             healths=healths,
             hardware=hardware,
-            measured=measured_bandwidth(bandwidth) | measured_goodput(goodputs),
-            probes=self._probes.ensure(job, group) if wants_probes(job) and group else None,
+            measured=measured,
+            probes=probes,
             tails=self._memory.tails(run),
             log_ends=self._log_ends(run, job),
             observing_since=observing_since,

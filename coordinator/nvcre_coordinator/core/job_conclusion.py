@@ -17,6 +17,7 @@ from nvcre_coordinator.core import failure_log, limits, thresholds
 from nvcre_coordinator.core.attribution import AgentState, Attribution, FailedRun, attribute_failure
 from nvcre_coordinator.core.conditions import Conditions, Stamp, put
 from nvcre_coordinator.core.durations import go_duration, parse_go_duration
+from nvcre_coordinator.core.goodput_status import KEYS as GOODPUT_KEYS
 from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed
 from nvcre_coordinator.core.slow_nodes import attribute_slowness
 
@@ -56,15 +57,13 @@ def concluded(status: JobStatus) -> bool:
 
 
 def wants_probes(job: Job) -> bool:
-    """A run that ended well but too slow, with no hardware evidence that explains it, and not concluded yet."""
+    """A run that ended well and either has a threshold on its nodes, or was too slow with no hardware to explain it."""
+    if concluded(job.status) or not is_true(job.status.conditions, ConditionType.SUCCEEDED):
+        return False
     validation = find(job.status.conditions, ConditionType.VALIDATION_FAILED)
-    return (
-        is_true(job.status.conditions, ConditionType.SUCCEEDED)
-        and validation is not None
-        and validation.reason == Reason.THRESHOLD_VIOLATED
-        and not concluded(job.status)
-        and not _hardware(job.status)
-    )
+    if validation is None:
+        return thresholds.MIN_NODE_BUS_BANDWIDTH in job.spec.thresholds
+    return validation.reason == Reason.THRESHOLD_VIOLATED and not _hardware(job.status)
 
 
 def conclude(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
@@ -159,7 +158,7 @@ def _why_missing(seen: Observed) -> str:
     bandwidth = sorted(missing & {thresholds.BUS_BANDWIDTH, thresholds.ALG_BANDWIDTH} - set(known))
     if bandwidth and seen.job.spec.bandwidth_measurement is None:
         whys.add(f"spec.bandwidthMeasurement is absent, so nothing measures {', '.join(bandwidth)}")
-    goodput = sorted(missing - {thresholds.BUS_BANDWIDTH, thresholds.ALG_BANDWIDTH} - set(known))
+    goodput = sorted((missing & GOODPUT_KEYS) - set(known))
     if goodput and not seen.goodputs:
         whys.add(f"spec.goodputMeasurement is absent, so nothing measures {', '.join(goodput)}")
     return f": {'; '.join(sorted(whys))}" if whys else ""

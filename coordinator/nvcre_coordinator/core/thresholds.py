@@ -1,4 +1,4 @@
-"""What users demand of a run: five known keys, each with a CEL expression over `value` that must be true.
+"""What users demand of a run: six known keys, each with a CEL expression over `value` that must be true.
 
 `check` finds the mistakes before a workload is created, `evaluate` judges measured values.  `value` is declared dyn
 (the runtime has no mixed int/double comparison, and people write `value >= 400`); a trial evaluation must give a bool.
@@ -22,7 +22,10 @@ ALG_BANDWIDTH = "algBandwidthGBps"
 GOODPUT_RATIO = "goodputRatio"
 AVG_TFLOPS_PER_GPU = "avgTFLOPsPerGPU"
 AVG_STEP_TIME = "avgStepTimeSec"
-KNOWN_KEYS = frozenset({BUS_BANDWIDTH, ALG_BANDWIDTH, GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME})
+MIN_NODE_BUS_BANDWIDTH = "minNodeBusBandwidthGBps"  # ours: the slowest node of the run, by probes
+KNOWN_KEYS = frozenset(
+    {BUS_BANDWIDTH, ALG_BANDWIDTH, GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME, MIN_NODE_BUS_BANDWIDTH}
+)
 
 MAX_EXPRESSION = 2048
 _TRIAL_VALUE = 1.0

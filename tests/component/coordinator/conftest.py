@@ -130,8 +130,8 @@ class Cluster:
             return ready.exists()
 
         await eventually(is_ready)
-        addresses: dict[str, str] = json.loads(ready.read_text())
-        return addresses
+        self.addresses: dict[str, str] = json.loads(ready.read_text())
+        return self.addresses
 
     async def kill(self) -> None:
         assert self.coordinator is not None

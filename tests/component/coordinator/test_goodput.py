@@ -72,7 +72,13 @@ def condition(seen: dict[str, Any], kind: str) -> tuple[str, str]:
     return next((one["status"], one["reason"]) for one in seen["conditions"] if one["type"] == kind)
 
 
-async def test_two_workers_a_coordinator_that_dies_and_the_end(cluster: Any) -> None:
+async def gauges(cluster: Any, fetch: Any) -> dict[str, str]:
+    _, text = await fetch(f"http://{cluster.addresses['metrics']}/metrics")
+    rows = (line.partition("{") for line in text.splitlines() if line.startswith("nvcre_goodput_"))
+    return {name: rest.rpartition(" ")[2] for name, _, rest in rows}
+
+
+async def test_two_workers_a_coordinator_that_dies_and_the_end(cluster: Any, fetch: Any) -> None:
     first, last = await launched(cluster, "train", workers=2)
     cluster.kubelet.logs[first] = BANNER + SAVED
     cluster.kubelet.logs[last] = b"".join(step(20 + 5 * number, number) for number in range(1, 9))
@@ -80,6 +86,7 @@ async def test_two_workers_a_coordinator_that_dies_and_the_end(cluster: Any) -> 
     assert condition(seen, "Measuring") == ("True", "JobRunning")
     assert (seen["checkpointSaveTimeSec"], seen["resumeTimeSec"]) == ("3.000000", "25.000000")
     assert (seen["avgStepTimeSec"], seen["avgTFLOPSPerGPU"], seen["warmupBaseStep"]) == ("5.000000", "400.000000", 1)
+    assert (await gauges(cluster, fetch))["nvcre_goodput_avg_step_time_seconds"] == "5.0"
 
     await cluster.kill()
     cluster.kubelet.logs[last] += b"".join(step(20 + 5 * number, number) for number in range(9, 13))
@@ -102,6 +109,11 @@ async def test_two_workers_a_coordinator_that_dies_and_the_end(cluster: Any) -> 
     assert condition(seen, "Measuring") == ("False", "JobSucceeded")
     assert (seen["currentStep"], seen["interruptionCount"]) == (12, 0)
     assert 0 <= float(seen["result"]) <= 1
+
+    async def only_the_ratio_stays() -> bool:
+        return set(await gauges(cluster, fetch)) == {"nvcre_goodput_ratio"}
+
+    await eventually(only_the_ratio_stays)
 
 
 async def test_a_job_that_fails_and_was_over_before_it_was_read(cluster: Any) -> None:

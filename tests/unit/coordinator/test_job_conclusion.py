@@ -99,6 +99,17 @@ def test_a_key_that_nothing_measures_is_said_to_be_one(build: Any) -> None:
     assert pending.message.endswith("spec.goodputMeasurement is absent, so nothing measures goodputRatio")
 
 
+def test_a_threshold_on_the_slowest_node_has_the_nodes_of_a_run_that_ended_well_probed(build: Any) -> None:
+    key = "minNodeBusBandwidthGBps"
+    running = build.started(thresholds={key: "value >= 300"})
+    assert not wants_probes(running)
+    assert wants_probes(msgspec.structs.replace(running, status=succeeded(build, job=running).status))
+    slow = succeeded(build, Measured({key: 211.0}), thresholds={key: "value >= 300"})
+    assert find(slow.status.conditions, ConditionType.VALIDATION_FAILED).message.startswith(
+        f'Threshold "{key}" violated'
+    )
+
+
 def test_hardware_evidence_is_not_said_to_explain_a_violated_threshold_that_nobody_probed(
     build: Any, conditions: Any
 ) -> None:
