@@ -32,15 +32,6 @@ from nvcre_local.scenario import (
 MAX_BYTES = 1 << 20
 MAX_NODES = 128
 MAX_FAULTS = 1000
-DRIVER_KEYS = (
-    "lost",
-    "recovery_action",
-    "ecc_uncorrected_volatile",
-    "remap_pending",
-    "nvlinks_down",
-    "return",
-    "hang_s",
-)
 
 _DATA = resources.files("nvcre_local") / "data"
 
@@ -185,6 +176,11 @@ def kernel_lines() -> dict[int, tuple[str, ...]]:
     return {code: tuple(lines) for code, lines in content.items()}
 
 
+def driver_keys() -> frozenset[str]:
+    """What a fault may set on the simulated driver."""
+    return frozenset(yaml.safe_load((_DATA / "driver_keys.yaml").read_text()))
+
+
 def read_scenario(path: Path) -> Scenario:
     try:
         with path.open("rb") as file:
@@ -289,9 +285,10 @@ def _faults(section: Section, nodes: int, gpus: int) -> Iterator[Fault]:
             raise ScenarioError(f"{section.where}.xid: no kernel line is known for {code}; give kernelLines")
         found.append(XidFault(after_s, node, gpu, code, sources, lines, process))
     if values:
+        allowed = driver_keys()
         for key in values:
-            if key not in DRIVER_KEYS:
-                raise ScenarioError(f"{section.where}.set: unknown key {key}; allowed: {', '.join(DRIVER_KEYS)}")
+            if key not in allowed:
+                raise ScenarioError(f"{section.where}.set: unknown key {key}; allowed: {', '.join(sorted(allowed))}")
         found.append(DriverFault(after_s, node, gpu, values))
     if (crash := section.optional("crash")) is not None:
         found.append(_crash(crash, after_s, node))

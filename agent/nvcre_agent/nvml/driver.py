@@ -1,50 +1,22 @@
-"""A thin, typed layer over pynvml: identities, snapshots and event sets of the GPUs of this node.
+"""The GPUs of this node: which there are, who is who, which of them answer, and a snapshot of all.
 
 Used only inside the NVML child process (worker.py): any call here can block for ever.  One dead GPU never hides the
-others: devices are enumerated one by one, and the last good identity of each stays known.  Every value that cannot be
-read comes back as an `Unread`.  It neither judges nor retries; events are in event_set.py.
+others: devices are enumerated one by one, and the last good identity of each stays known.  What is read of one device
+is in device.py, events are in event_set.py.  It neither judges nor retries.
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
 
-from nvcre_agent.nvml.snapshot import (
-    GpuIdentity,
-    GpuSnapshot,
-    Inventory,
-    PciAddress,
-    Reading,
-    Snapshot,
-    Unread,
-)
-
-T = TypeVar("T")
-
-_RECOVERY_ACTION = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
-# Totals over the links of a GPU; one call for all of them, because each call takes the driver's global lock.
-_CRC_FIELDS = (
-    pynvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
-    pynvml.NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
-)
-_REPLAY_FIELD = pynvml.NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL
-_RECOVERY_FIELD = pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL
-_FIELDS = (_RECOVERY_ACTION, *_CRC_FIELDS, _REPLAY_FIELD, _RECOVERY_FIELD)
-
-_FIELD_MEMBER = {
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
-}
+from nvcre_agent.nvml.calls import read
+from nvcre_agent.nvml.device import identify, read_device, text
+from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Inventory, Reading, Snapshot, Unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,31 +47,6 @@ _BLIND = {
         "LibraryTooOld", "libnvidia-ml.so.1 lacks a function that the agent needs; driver 450 or newer is required"
     ),
 }
-
-_UNREAD = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED: Unread.NOT_SUPPORTED,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: Unread.NOT_SUPPORTED,
-    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: Unread.NOT_SUPPORTED,
-    pynvml.NVML_ERROR_GPU_IS_LOST: Unread.LOST,
-    pynvml.NVML_ERROR_RESET_REQUIRED: Unread.RESET_REQUIRED,
-    pynvml.NVML_ERROR_NO_PERMISSION: Unread.NO_PERMISSION,
-}
-
-
-def unread(code: int) -> Unread:
-    return _UNREAD.get(code, Unread.FAILED)
-
-
-def read(call: Callable[..., T], *args: object) -> T | Unread:
-    """The answer of one NVML call or why there is none."""
-    try:
-        return call(*args)
-    except pynvml.NVMLLibraryMismatchError:  # what pynvml makes of a missing symbol behind an unversioned name
-        return Unread.NOT_SUPPORTED
-    except pynvml.NVMLError as error:
-        return unread(error.value)
-    except UnicodeDecodeError:  # a string that is not text, seen on dying InfoROMs
-        return Unread.FAILED
 
 
 def open_driver() -> Driver | Blind:
@@ -136,7 +83,7 @@ class Driver:
         self._by_address: dict[int, GpuIdentity] = {}  # by handle, for events; old handles stay
         self.device_count: Reading = Unread.FAILED
         self.unidentified: tuple[Unread, ...] = ()
-        self._driver_version = _text(read(pynvml.nvmlSystemGetDriverVersion))
+        self._driver_version = text(read(pynvml.nvmlSystemGetDriverVersion))
         cuda = read(pynvml.nvmlSystemGetCudaDriverVersion_v2)
         self._cuda_version = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) else ""
 
@@ -160,7 +107,7 @@ class Driver:
                 silent[index] = handle
                 continue
             handles[index] = handle
-            identity = _identify(index, handle)
+            identity = identify(index, handle)
             if isinstance(identity, Unread):
                 silent[index] = identity
                 continue
@@ -225,111 +172,10 @@ class Driver:
                 return GpuSnapshot.unanswered(gpu, answer)
         if isinstance(pstate, Unread) and isinstance(memory, Unread) and memory is not Unread.NOT_SUPPORTED:
             return GpuSnapshot.unanswered(gpu, memory)
-        return _read_device(gpu, handle, pstate, memory)
+        return read_device(gpu, handle, pstate, memory)
 
     def close(self) -> None:
         pynvml.nvmlShutdown()
-
-
-def _read_device(gpu: GpuIdentity, handle: Any, pstate: Reading, memory: Any) -> GpuSnapshot:
-    def ecc(kind: int, counter: int) -> Reading:
-        return read(pynvml.nvmlDeviceGetTotalEccErrors, handle, kind, counter)
-
-    uncorrected, corrected = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED
-    volatile, aggregate = pynvml.NVML_VOLATILE_ECC, pynvml.NVML_AGGREGATE_ECC
-    remapped = read(pynvml.nvmlDeviceGetRemappedRows, handle)
-    correctable, uncorrectable, pending, failure = (remapped,) * 4 if isinstance(remapped, Unread) else remapped
-    field = _field_values(handle)
-    crc = [field[name] for name in _CRC_FIELDS]
-    numbers = [value for value in crc if isinstance(value, int)]
-    processes = read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    return GpuSnapshot(
-        identity=gpu,
-        access=None,
-        ecc_uncorrected_volatile=ecc(uncorrected, volatile),
-        ecc_uncorrected_aggregate=ecc(uncorrected, aggregate),
-        ecc_corrected_volatile=ecc(corrected, volatile),
-        ecc_corrected_aggregate=ecc(corrected, aggregate),
-        remap_pending=pending,
-        remap_failure=failure,
-        remapped_correctable=correctable,
-        remapped_uncorrectable=uncorrectable,
-        nvlinks=_nvlinks(handle),
-        nvlink_crc_errors=sum(numbers) if numbers else crc[0],
-        nvlink_replays=field[_REPLAY_FIELD],
-        nvlink_recoveries=field[_RECOVERY_FIELD],
-        recovery_action=field[_RECOVERY_ACTION],
-        clocks_event_reasons=_clocks_event_reasons(handle),
-        pstate=pstate,
-        pcie_generation=read(pynvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        pcie_width=read(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        temperature_c=read(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        power_mw=read(pynvml.nvmlDeviceGetPowerUsage, handle),
-        memory_used_bytes=memory if isinstance(memory, Unread) else int(memory.used),
-        processes=processes if isinstance(processes, Unread) else tuple(int(p.pid) for p in processes),
-    )
-
-
-def _clocks_event_reasons(handle: Any) -> Reading:
-    reasons: Reading = read(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
-    if reasons is Unread.NOT_SUPPORTED:  # drivers before 535 know only the old name
-        return read(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-    return reasons
-
-
-def _nvlinks(handle: Any) -> tuple[Reading, ...]:
-    """NOT_SUPPORTED is the presence test: PCIe cards say so for link 0, others behind their last link."""
-    links: list[Reading] = []
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            links.append(int(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
-        except pynvml.NVMLError as error:
-            if error.value in (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
-                break
-            if (why := unread(error.value)) is Unread.NOT_SUPPORTED:
-                break
-            links.append(why)
-            break
-    return tuple(links)
-
-
-def _field_values(handle: Any) -> dict[int, Reading]:
-    """Every field has its own return code and value type."""
-    answers = read(pynvml.nvmlDeviceGetFieldValues, handle, list(_FIELDS))
-    if isinstance(answers, Unread):
-        return dict.fromkeys(_FIELDS, answers)
-    values: dict[int, Reading] = {}
-    for name, answer in zip(_FIELDS, answers, strict=True):
-        member = _FIELD_MEMBER.get(answer.valueType)
-        if answer.nvmlReturn != pynvml.NVML_SUCCESS:
-            # A field id that the driver does not know comes back as an invalid argument.
-            invalid = answer.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT
-            values[name] = Unread.NOT_SUPPORTED if invalid else unread(answer.nvmlReturn)
-        else:
-            values[name] = int(getattr(answer.value, member)) if member else Unread.FAILED
-    return values
-
-
-def _identify(index: int, handle: Any) -> GpuIdentity | Unread:
-    uuid = read(pynvml.nvmlDeviceGetUUID, handle)
-    pci = read(pynvml.nvmlDeviceGetPciInfo, handle)
-    if isinstance(uuid, Unread):
-        return uuid
-    if isinstance(pci, Unread):
-        return pci
-    minor = read(pynvml.nvmlDeviceGetMinorNumber, handle)
-    return GpuIdentity(
-        index=index,
-        uuid=uuid,
-        pci=PciAddress(int(pci.domain), int(pci.bus), int(pci.device)),
-        product=_text(read(pynvml.nvmlDeviceGetName, handle)),
-        serial=_text(read(pynvml.nvmlDeviceGetSerial, handle)),
-        minor=None if isinstance(minor, Unread) else minor,
-    )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def address(handle: Any) -> int:

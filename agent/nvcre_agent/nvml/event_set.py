@@ -13,7 +13,8 @@ from typing import Any
 
 import pynvml
 
-from nvcre_agent.nvml.driver import Driver, read
+from nvcre_agent.nvml.calls import read
+from nvcre_agent.nvml.driver import Driver
 from nvcre_agent.nvml.snapshot import EventType, NvmlEvent, Unread, event_type
 
 _WHOLE_GPU = 0xFFFFFFFF  # instance ids of an event that concerns the whole GPU

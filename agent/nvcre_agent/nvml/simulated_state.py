@@ -1,8 +1,8 @@
 """The state of a simulated node: driver.json, and driver-events.jsonl that a scenario appends to.
 
 Formats: docs/architecture.md, "Simulation directory".  Read for the simulated driver (simulated.py), which answers NVML
-calls from it.  Bad lines are logged, counted and skipped; a bad driver.json is an error, because there is nothing to
-simulate without it.
+calls from it; what a healthy product answers is in the profile_*.yaml files.  Bad lines are logged, counted and
+skipped; a bad driver.json is an error, because there is nothing to simulate without it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,31 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from nvcre_agent.nvml.snapshot import PciAddress
+import yaml
+
+from nvcre_agent.nvml.snapshot import READINGS, EventType, MigInstance, PciAddress
 
 log = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 64 * 1024
+_PRODUCTS = ("a100", "h100", "h200", "b200", "gb200")
+_WHOLE_GPU = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a healthy product answers; a reading that is not in it is NOT_SUPPORTED."""
+
+    readings: Mapping[str, int]
+    supported_events: int
+    mig_slots: int
 
 
 @dataclass(slots=True)
@@ -28,33 +43,14 @@ class SimulatedGpu:
     pci: PciAddress
     serial: str
     minor: int
+    readings: dict[str, int | None]  # None: NOT_SUPPORTED
+    mig_instances: tuple[MigInstance, ...] = ()
     lost: bool = False
-    recovery_action: int = 0
-    ecc_uncorrected_volatile: int = 0
-    ecc_uncorrected_aggregate: int = 0
-    ecc_corrected_volatile: int = 0
-    ecc_corrected_aggregate: int = 0
-    remap_pending: bool = False
-    remap_failure: bool = False
+    garbled: bool = False  # every text that it answers is no text
     nvlinks_down: list[int] = field(default_factory=list)
     processes: list[int] = field(default_factory=list)
     return_name: str = "SUCCESS"  # NVML return code of every call on it, without NVML_ERROR_
-
-
-_SETTABLE: dict[str, type] = {
-    "lost": bool,
-    "recovery_action": int,
-    "ecc_uncorrected_volatile": int,
-    "ecc_uncorrected_aggregate": int,
-    "ecc_corrected_volatile": int,
-    "ecc_corrected_aggregate": int,
-    "remap_pending": bool,
-    "remap_failure": bool,
-    "nvlinks_down": list,
-    "processes": list,
-    "return": str,
-    "hang_s": float,
-}
+    calls: dict[str, str] = field(default_factory=dict)  # the same for single C functions
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,8 @@ class Description:
     nvlinks: int
     memory_mib: int
     infiniband: bool
+    missing_functions: frozenset[str]  # C functions that the library of this driver does not have
+    profile: Profile
     gpus: tuple[SimulatedGpu, ...]
 
 
@@ -74,16 +72,30 @@ class BadDescription(ValueError):
     """driver.json is not what docs/architecture.md describes; the message names the field."""
 
 
+def profile_of(product: str) -> Profile:
+    """ValueError where no profile is of this product."""
+    for name in _PRODUCTS:
+        text = resources.files(__package__).joinpath(f"profile_{name}.yaml").read_text(encoding="utf-8")
+        raw = yaml.safe_load(text)
+        if re.search(raw["product"], product):
+            return Profile(raw["readings"], raw["supported_events"], raw["mig_slots"])
+    raise ValueError(f"product {product!r}: no profile; there are {', '.join(name.upper() for name in _PRODUCTS)}")
+
+
+_NEEDED = {"product", "driver_version", "cuda_driver_version", "nvlinks", "memory_mib", "infiniband", "gpus"}
+_OPTIONAL = {"missing_functions"}
+
+
 def read_description(path: Path) -> Description:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BadDescription(f"{path}: {error}") from error
-    known = {"product", "driver_version", "cuda_driver_version", "nvlinks", "memory_mib", "infiniband", "gpus"}
-    if not isinstance(raw, dict) or set(raw) != known:
+    if not isinstance(raw, dict) or not _NEEDED <= set(raw) <= _NEEDED | _OPTIONAL:
         keys = sorted(raw) if isinstance(raw, dict) else type(raw).__name__
-        raise BadDescription(f"{path}: needs exactly the keys {sorted(known)}, has {keys}")
+        raise BadDescription(f"{path}: needs the keys {sorted(_NEEDED)}, may have {sorted(_OPTIONAL)}, has {keys}")
     try:
+        profile = profile_of(str(raw["product"]))
         return Description(
             product=str(raw["product"]),
             driver_version=str(raw["driver_version"]),
@@ -91,19 +103,47 @@ def read_description(path: Path) -> Description:
             nvlinks=int(raw["nvlinks"]),
             memory_mib=int(raw["memory_mib"]),
             infiniband=bool(raw["infiniband"]),
-            gpus=tuple(
-                SimulatedGpu(str(gpu["uuid"]), PciAddress.parse(gpu["pci"]), str(gpu["serial"]), int(gpu["minor"]))
-                for gpu in raw["gpus"]
-            ),
+            missing_functions=frozenset(map(str, raw.get("missing_functions", ()))),
+            profile=profile,
+            gpus=tuple(_gpu(gpu, profile) for gpu in raw["gpus"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise BadDescription(f"{path}: {type(error).__name__}: {error}") from error
 
 
+def _gpu(raw: Mapping[str, Any], profile: Profile) -> SimulatedGpu:
+    instances = mig_instances(raw.get("mig_instances", []))
+    return SimulatedGpu(
+        uuid=str(raw["uuid"]),
+        pci=PciAddress.parse(raw["pci"]),
+        serial=str(raw["serial"]),
+        minor=int(raw["minor"]),
+        readings={**profile.readings, **({"mig_mode": 1} if instances else {})},
+        mig_instances=instances,
+    )
+
+
+def mig_instances(raw: Iterable[Any]) -> tuple[MigInstance, ...]:
+    """ValueError for anything else than objects with gpu_instance, compute_instance, uuid and profile."""
+    found = []
+    for one in raw:
+        match one:
+            case {"gpu_instance": int(), "compute_instance": int(), "uuid": str(), "profile": str()} if len(one) == 4:
+                found.append(MigInstance(**one))
+            case _:
+                raise ValueError(f"mig_instances: {one!r} needs gpu_instance, compute_instance, uuid, profile")
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
-class XidLine:
+class EventLine:
+    """An NVML event.  `data` is the Xid where it is one."""
+
     gpu: int
-    code: int
+    event: int
+    data: int = 0
+    gpu_instance: int = _WHOLE_GPU
+    compute_instance: int = _WHOLE_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +152,78 @@ class SetLine:
     values: dict[str, Any]
 
 
-def parse_line(line: bytes, gpu_count: int) -> XidLine | SetLine:
+_EVENTS = {kind.name.lower(): int(kind) for kind in EventType} | {"single_bit_ecc": 0x1, "clock": 0x10}
+_FLAG_READINGS = ("remap_pending", "remap_failure", "retired_pages_pending", "ecc_mode", "persistence_mode", "mig_mode")
+_EVENT_VALUES = ("code", "gpu_instance", "compute_instance")
+DRIVER_STATES = ("loaded", "unloaded", "mismatch")
+
+
+def parse_line(line: bytes, gpu_count: int) -> EventLine | SetLine:
     """ValueError says what is wrong with the line."""
     raw = json.loads(line)
     gpu = raw.get("gpu") if isinstance(raw, dict) else None
     if gpu is not None and (type(gpu) is not int or not 0 <= gpu < gpu_count):
         raise ValueError(f"gpu {gpu!r}: this node has GPUs 0 to {gpu_count - 1}")
     match raw:
-        case {"gpu": int(), "event": "xid", "code": int(code)} if len(raw) == 3:
-            if not 0 <= code < 2**32:
-                raise ValueError(f"code {code}: not an Xid")
-            return XidLine(raw["gpu"], code)
+        case {"gpu": int(), "event": str(name)} if set(raw) <= {"gpu", "event", *_EVENT_VALUES}:
+            return _event(raw, name)
         case {"set": dict(values)} if set(raw) <= {"gpu", "set"}:
             for key, value in values.items():
                 _check(key, value)
             return SetLine(gpu, values)
-    raise ValueError('needs {"gpu", "event": "xid", "code"} or {"gpu"?, "set": {...}} and no other key')
+    raise ValueError(f'needs {{"gpu", "event", {_EVENT_VALUES}}} or {{"gpu"?, "set": {{...}}}} and no other key')
 
 
-def _check(key: str, value: object) -> None:
-    kind = _SETTABLE.get(key)
-    if kind is None:
-        raise ValueError(f"unknown key {key!r}; known: {', '.join(_SETTABLE)}")
-    allowed = (int, float) if kind is float else (kind,)
-    if type(value) not in allowed:
-        raise ValueError(f"{key} {value!r}: must be {kind.__name__}")
-    if isinstance(value, list) and not all(type(item) is int for item in value):
-        raise ValueError(f"{key} {value!r}: must be a list of numbers")
+def _event(raw: dict[str, Any], name: str) -> EventLine:
+    if name not in _EVENTS:
+        raise ValueError(f"event {name!r}: needs one of {', '.join(_EVENTS)}")
+    if name == "xid" and "code" not in raw:
+        raise ValueError("code: an Xid needs its number")
+    for key in _EVENT_VALUES:
+        value = raw.get(key, 0)
+        if type(value) is not int or not 0 <= value < 2**32:
+            raise ValueError(f"{key} {value!r}: must be a number of 32 bits")
+    return EventLine(
+        raw["gpu"],
+        _EVENTS[name],
+        raw.get("code", 0),
+        raw.get("gpu_instance", _WHOLE_GPU),
+        raw.get("compute_instance", _WHOLE_GPU),
+    )
+
+
+_NUMBER = (int, float)
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(READINGS, (int, type(None))),
+    **dict.fromkeys(_FLAG_READINGS, (bool, int, type(None))),
+    **dict.fromkeys(("lost", "garbled"), (bool,)),
+    **dict.fromkeys(("nvlinks_down", "processes", "mig_instances"), (list,)),
+    **dict.fromkeys(("calls", "hang"), (dict,)),
+    **dict.fromkeys(("hang_s", "init_s"), _NUMBER),
+    **dict.fromkeys(("return", "driver"), (str,)),
+}
+SETTABLE = tuple(_KINDS)
+
+
+def _check(key: str, value: Any) -> None:
+    if key not in _KINDS:
+        raise ValueError(f"unknown key {key!r}; known: {', '.join(SETTABLE)}")
+    _is(key, value, _KINDS[key])
+    match key:
+        case "nvlinks_down" | "processes" if not all(type(item) is int for item in value):
+            raise ValueError(f"{key} {value!r}: must be a list of numbers")
+        case "hang":
+            for function, seconds in value.items():
+                _is(f"hang.{function}", seconds, _NUMBER)
+        case "mig_instances":
+            mig_instances(value)
+        case "driver" if value not in DRIVER_STATES:
+            raise ValueError(f"driver {value!r}: must be one of {', '.join(DRIVER_STATES)}")
+
+
+def _is(key: str, value: object, kinds: tuple[type, ...]) -> None:
+    if type(value) not in kinds:
+        raise ValueError(f"{key} {value!r}: must be {' or '.join(kind.__name__ for kind in kinds)}")
 
 
 class SimulatedNode:
@@ -151,15 +236,19 @@ class SimulatedNode:
     def __init__(self, description_path: Path, *, return_names: frozenset[str]) -> None:
         self.description = read_description(description_path)
         self.gpus = list(self.description.gpus)
-        self.hang_until_s = 0.0  # wall clock
+        self.hang_until_s: dict[str, float] = {}  # wall clock, by C function; "" is every function
+        self.init_s = 0.0  # what nvmlInit takes, as without the persistence daemon
+        self.calls: dict[str, str] = {}  # return codes of C functions, on whatever GPU
+        self.driver = "loaded"
+        self.generation = 0  # of device handles: those of an unloaded driver are worth nothing afterwards
         self.bad_lines = 0
         self.events_path = description_path.with_name("driver-events.jsonl")
         self._return_names = return_names
         self._offset = 0
         self._tail = b""
-        self.follow(lambda _gpu, _code: None)
+        self.follow(lambda _event: None)
 
-    def follow(self, deliver_xid: Callable[[int, int], None]) -> None:
+    def follow(self, deliver: Callable[[EventLine], None]) -> None:
         """Apply the lines that were appended since the last call."""
         try:
             status = os.stat(self.events_path)
@@ -173,16 +262,20 @@ class SimulatedNode:
                 self._offset += len(chunk)
                 *lines, self._tail = (self._tail + chunk).split(b"\n")
                 for line in lines:
-                    self._read(line, deliver_xid, status.st_mtime)
+                    self._read(line, deliver, status.st_mtime)
                 if len(self._tail) > MAX_LINE_BYTES:
                     self._reject(self._tail, f"longer than {MAX_LINE_BYTES} bytes")
                     self._tail = b""
 
-    def _read(self, line: bytes, deliver_xid: Callable[[int, int], None], written_at_s: float) -> None:
+    def _read(self, line: bytes, deliver: Callable[[EventLine], None], written_at_s: float) -> None:
         if not line.strip():
             return
         try:
-            self._apply(parse_line(line, len(self.gpus)), deliver_xid, written_at_s)
+            match parse_line(line, len(self.gpus)):
+                case EventLine() as event:
+                    deliver(event)
+                case SetLine(gpu, values):
+                    self._set(gpu, values, written_at_s)
         except (ValueError, RecursionError) as error:  # json gives up on deep nesting with the latter
             self._reject(line, str(error))
 
@@ -191,17 +284,40 @@ class SimulatedNode:
         log.error("event=bad_simulation_line file=%s bad_lines=%d error=%r line=%r",
                   self.events_path, self.bad_lines, why, line[:120])  # fmt: skip
 
-    def _apply(self, said: XidLine | SetLine, deliver_xid: Callable[[int, int], None], written_at_s: float) -> None:
-        match said:
-            case XidLine(gpu, code):
-                deliver_xid(gpu, code)
-            case SetLine(gpu, values):
-                if (name := values.get("return")) is not None and name not in self._return_names:
-                    raise ValueError(f"return {name!r}: not an NVML return code")
-                for target in self.gpus if gpu is None else [self.gpus[gpu]]:
-                    for key, value in values.items():
-                        if key != "hang_s":
-                            setattr(target, "return_name" if key == "return" else key, value)
-                if "hang_s" in values:
+    def _set(self, gpu: int | None, values: dict[str, Any], written_at_s: float) -> None:
+        calls = values.get("calls", {})
+        for name in (values.get("return", "SUCCESS"), *calls.values()):
+            if name not in self._return_names:
+                raise ValueError(f"return {name!r}: not an NVML return code")
+        for key, value in values.items():
+            match key:
+                case "hang_s":
                     # Counted from when it was written: a driver that hangs still hangs for the next process.
-                    self.hang_until_s = written_at_s + values["hang_s"]
+                    self.hang_until_s[""] = written_at_s + value
+                case "hang":
+                    self.hang_until_s |= {name: written_at_s + seconds for name, seconds in value.items()}
+                case "init_s":
+                    self.init_s = float(value)
+                case "driver":
+                    self.generation += value == "unloaded" and self.driver != "unloaded"
+                    self.driver = value
+                case "calls" if gpu is None:
+                    self.calls |= value
+                case _:
+                    for target in self.gpus if gpu is None else [self.gpus[gpu]]:
+                        _set_on(target, key, value)
+
+
+def _set_on(gpu: SimulatedGpu, key: str, value: Any) -> None:
+    match key:
+        case "return":
+            gpu.return_name = value
+        case "calls":
+            gpu.calls |= value
+        case "mig_instances":
+            gpu.mig_instances = mig_instances(value)
+            gpu.readings["mig_mode"] = int(bool(value))
+        case _ if key in READINGS:
+            gpu.readings[key] = None if value is None else int(value)
+        case _:
+            setattr(gpu, key, value)

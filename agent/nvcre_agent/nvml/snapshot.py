@@ -92,12 +92,28 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A slice of a MIG GPU.  `profile` is NVML's name of its size, such as 1g.10gb; empty where it cannot be read."""
+
+    gpu_instance: int
+    compute_instance: int
+    uuid: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
 class GpuSnapshot:
     """One GPU at one moment.  `access` is None where the device answers, else why nothing else could be read.
 
-    Units: temperature in degrees Celsius, power in mW, memory in bytes, PCIe generation and width as lanes; ECC totals
-    are uncorrected (double-bit) and corrected errors, volatile since the driver loaded and aggregate over the lifetime.
-    `nvlinks` holds one reading a link (1 up, 0 down); empty where the GPU has no NVLink.
+    Every reading is within the range that plausible.py gives it.  Units: temperatures in degrees Celsius, the margin
+    being the distance to the slowdown temperature (0 or less while it slows down, and on some H100); power in mW,
+    energy in mJ since the driver loaded, clocks in MHz, memory in bytes, utilization in percent of the last sample
+    period, PCIe width in lanes.  ECC totals are uncorrected (double-bit) and corrected errors, volatile since the
+    driver loaded and aggregate over the lifetime; `retired_pages` counts both kinds, before Ampere only.
+    Modes, `pending` and `failure` are 0 or 1.  `nvlinks` holds one reading a link (1 up, 0 down); empty where the GPU
+    has no NVLink.  `fabric_state` is 0 not supported, 1 not started, 2 in progress, 3 completed, and only when
+    completed does `fabric_status` (an nvmlReturn) mean anything; `fabric_health_summary` is 0 not supported, 1 healthy,
+    2 unhealthy, 3 limited capacity.
     """
 
     identity: GpuIdentity
@@ -119,19 +135,41 @@ class GpuSnapshot:
     pstate: Reading = Unread.NOT_SUPPORTED
     pcie_generation: Reading = Unread.NOT_SUPPORTED
     pcie_width: Reading = Unread.NOT_SUPPORTED
+    pcie_generation_max: Reading = Unread.NOT_SUPPORTED
+    pcie_width_max: Reading = Unread.NOT_SUPPORTED
+    pcie_replays: Reading = Unread.NOT_SUPPORTED
+    utilization_gpu: Reading = Unread.NOT_SUPPORTED
+    utilization_memory: Reading = Unread.NOT_SUPPORTED
     temperature_c: Reading = Unread.NOT_SUPPORTED
+    temperature_memory_c: Reading = Unread.NOT_SUPPORTED
+    temperature_margin_c: Reading = Unread.NOT_SUPPORTED
+    sm_clock_mhz: Reading = Unread.NOT_SUPPORTED
+    memory_clock_mhz: Reading = Unread.NOT_SUPPORTED
     power_mw: Reading = Unread.NOT_SUPPORTED
+    power_limit_mw: Reading = Unread.NOT_SUPPORTED
+    energy_mj: Reading = Unread.NOT_SUPPORTED
     memory_used_bytes: Reading = Unread.NOT_SUPPORTED
+    memory_free_bytes: Reading = Unread.NOT_SUPPORTED
+    retired_pages: Reading = Unread.NOT_SUPPORTED
+    retired_pages_pending: Reading = Unread.NOT_SUPPORTED
+    ecc_mode: Reading = Unread.NOT_SUPPORTED
+    persistence_mode: Reading = Unread.NOT_SUPPORTED
+    mig_mode: Reading = Unread.NOT_SUPPORTED
+    fabric_state: Reading = Unread.NOT_SUPPORTED
+    fabric_status: Reading = Unread.NOT_SUPPORTED
+    fabric_health_mask: Reading = Unread.NOT_SUPPORTED
+    fabric_health_summary: Reading = Unread.NOT_SUPPORTED
+    mig_instances: tuple[MigInstance, ...] | Unread = ()
     processes: tuple[int, ...] | Unread = Unread.NOT_SUPPORTED
 
     @classmethod
     def unanswered(cls, identity: GpuIdentity, why: Unread) -> GpuSnapshot:
         """A device that does not answer: every reading says so."""
-        readings: dict[str, Any] = dict.fromkeys(_PLAIN_READINGS, why)
-        return cls(identity, access=why, processes=why, **readings)
+        readings: dict[str, Any] = dict.fromkeys(READINGS, why)
+        return cls(identity, access=why, processes=why, mig_instances=why, **readings)
 
 
-_PLAIN_READINGS: tuple[str, ...] = tuple(f.name for f in fields(GpuSnapshot) if f.type == "Reading")
+READINGS: tuple[str, ...] = tuple(f.name for f in fields(GpuSnapshot) if f.type == "Reading")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,13 +274,16 @@ def inventory_from_json(raw: Mapping[str, Any]) -> Inventory:
 
 
 def _gpu_from_json(raw: Mapping[str, Any]) -> GpuSnapshot:
-    processes = raw["processes"]
+    processes, instances = raw["processes"], raw["mig_instances"]
     return GpuSnapshot(
         identity=identity_from_json(raw["identity"]),
         access=None if raw["access"] is None else Unread(raw["access"]),
         nvlinks=tuple(_reading(link) for link in raw["nvlinks"]),
         processes=Unread(processes) if isinstance(processes, str) else tuple(int(pid) for pid in processes),
-        **{name: _reading(raw[name]) for name in _PLAIN_READINGS},
+        mig_instances=Unread(instances)
+        if isinstance(instances, str)
+        else tuple(MigInstance(**one) for one in instances),
+        **{name: _reading(raw[name]) for name in READINGS},
     )
 
 

@@ -85,7 +85,7 @@ faults:
         ("faults: [{after: 4s, node: 3, xid: 79}]", "s.yaml.faults[0]: xid needs gpu"),
         ("faults: [{after: 4s, node: 3}]", "s.yaml.faults[0]: nothing happens"),
         ("faults: [{after: 4s, node: 3, gpu: 1, xid: 900}]", "s.yaml.faults[0].xid: no kernel line is known for 900"),
-        ("faults: [{after: 4s, node: 3, set: {lots: 1}}]", "s.yaml.faults[0].set: unknown key lots; allowed: lost,"),
+        ("faults: [{after: 4s, node: 3, set: {lots: 1}}]", "s.yaml.faults[0].set: unknown key lots; allowed: calls,"),
         ("faults: [{after: 1s, killCoordinator: true, node: 1}]", "s.yaml.faults[0]: unknown key node"),
         ("faults: [{after: 1s, node: 1, crash: {code: 1}}]", "s.yaml.faults[0].crash: unknown key code"),
         ("faults: [{after: 1s, node: 1, gpu: 1, xid: 79, sources: [dmesg]}]", "'dmesg' is not one of kernel-log, nvml"),

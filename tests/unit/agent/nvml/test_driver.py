@@ -1,15 +1,20 @@
 """What the driver layer makes of the answers of NVML: real pynvml over the simulated C functions."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pynvml
 import pytest
-from nvcre_agent.nvml import simulated
+from nvcre_agent.nvml import simulated, simulated_device
 from nvcre_agent.nvml.driver import Blind, Driver, open_driver
 from nvcre_agent.nvml.snapshot import (
+    READINGS,
+    EventType,
     GpuIdentity,
     GpuSnapshot,
     Inventory,
+    MigInstance,
     PciAddress,
     Snapshot,
     Unread,
@@ -19,6 +24,20 @@ from nvcre_agent.nvml.snapshot import (
 )
 
 from tests.unit.agent.nvml.conftest import SimulationDirectory
+
+DEVICE_FUNCTIONS = {
+    name for name in {*dir(simulated_device.DeviceFunctions), *simulated_device._ONE_VALUE} if name.startswith("nvml")
+}
+
+
+@contextlib.contextmanager
+def opened(simulation: SimulationDirectory, **description: object) -> Iterator[Driver]:
+    simulation.describe(**description)
+    simulated.install(simulation.description)
+    driver = open_driver()
+    assert isinstance(driver, Driver)
+    yield driver
+    simulated.uninstall()
 
 
 def gpu_of(snapshot: Snapshot, index: int) -> GpuSnapshot:
@@ -110,35 +129,139 @@ def test_why_a_gpu_cannot_be_read_stays_distinguishable(
     assert gpu_of(driver.snapshot(), 1).access is access
 
 
-def test_a_symbol_that_the_library_lacks_is_not_supported(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(simulated.SimulatedNvml, "nvmlDeviceGetRemappedRows")
-    monkeypatch.delattr(simulated.SimulatedNvml, "nvmlDeviceGetComputeRunningProcesses_v3")
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    gpu = gpu_of(driver.snapshot(), 0)
+def test_a_symbol_that_the_library_lacks_is_not_supported(simulation: SimulationDirectory) -> None:
+    missing = ["nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMarginTemperature", "nvmlDeviceGetMigMode"]
+    missing += ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetNvLinkState"]
+    with opened(simulation, missing_functions=missing) as driver:
+        gpu = gpu_of(driver.snapshot(), 0)
     assert gpu.access is None
-    assert (gpu.remap_failure, gpu.processes) == (Unread.NOT_SUPPORTED, Unread.NOT_SUPPORTED)
+    assert (gpu.fabric_state, gpu.fabric_health_summary, gpu.temperature_margin_c) == (Unread.NOT_SUPPORTED,) * 3
+    assert (gpu.mig_mode, gpu.processes, gpu.nvlinks) == (Unread.NOT_SUPPORTED, Unread.NOT_SUPPORTED, ())
+
+
+def test_without_any_of_the_symbols_that_one_may_do_without_the_gpus_still_answer(
+    simulation: SimulationDirectory,
+) -> None:
+    needed = {
+        "nvmlDeviceGetUUID",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetPerformanceState",
+        "nvmlDeviceGetMemoryInfo",
+    }
+    with opened(simulation, missing_functions=sorted(DEVICE_FUNCTIONS - needed)) as driver:
+        gpu = gpu_of(driver.snapshot(), 0)
+    assert (gpu.access, gpu.pstate, gpu.memory_used_bytes) == (None, 0, 4 << 20)
+    assert {getattr(gpu, name) for name in READINGS} == {Unread.NOT_SUPPORTED, 0, 4 << 20, (81559 << 20) - (4 << 20)}
+
+
+def test_remapped_rows_come_by_the_older_call_where_the_driver_has_no_such_field(
+    driver: Driver, simulation: SimulationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(simulated_device._FIELDS, pynvml.NVML_FI_DEV_REMAPPED_FAILURE)
+    simulation.set(2, remap_failure=True, remapped_uncorrectable=9)
+    gpu = gpu_of(driver.snapshot(), 2)
+    assert (gpu.remap_failure, gpu.remapped_uncorrectable) == (1, 9)
 
 
 def test_a_field_that_the_driver_does_not_know_is_not_supported(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pynvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", 100_000)  # what the simulation answers to
+    monkeypatch.delitem(simulated_device._FIELDS, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)
     gpu = gpu_of(driver.snapshot(), 0)
     assert gpu.recovery_action is Unread.NOT_SUPPORTED
     assert gpu.nvlink_crc_errors == 0
 
 
+def test_every_reading_that_a_scenario_sets_is_read_as_set(driver: Driver, simulation: SimulationDirectory) -> None:
+    low = {"pcie_generation": 1, "pcie_width": 4, "pcie_generation_max": 2, "pcie_width_max": 8}
+    wanted = {name: low.get(name, 1) for name in READINGS}
+    simulation.set(6, **wanted)
+    gpu = gpu_of(driver.snapshot(), 6)
+    assert {name: getattr(gpu, name) for name in READINGS} == wanted
+
+
+@pytest.mark.parametrize("garbage", [0x7FFFFFF2, 0xFFFFFFFF, 0x7FFFFFFFFFFFFFF2, (1 << 64) - 1])
+def test_a_blank_is_a_failed_reading_and_never_a_value(
+    driver: Driver, simulation: SimulationDirectory, garbage: int
+) -> None:
+    simulation.set(6, **dict.fromkeys(READINGS, garbage))
+    gpu = gpu_of(driver.snapshot(), 6)
+    read = {name: getattr(gpu, name) for name in READINGS}
+    # Masks may have any bits, and what C truncates may be anything that fits.
+    assert {name for name, value in read.items() if value is not Unread.FAILED} <= {
+        "clocks_event_reasons", "fabric_health_mask", "temperature_margin_c"}  # fmt: skip
+    assert gpu.access is None
+
+
+def test_texts_that_are_no_text_leave_the_identity_that_was_known(
+    driver: Driver, simulation: SimulationDirectory
+) -> None:
+    before = driver.inventory()
+    simulation.set(3, garbled=True)
+    driver.enumerate()
+    assert driver.inventory() == before
+    assert gpu_of(driver.snapshot(), 3).access is None
+
+
+@pytest.mark.parametrize(
+    ("product", "nvlinks", "generation", "margin", "summary", "replays", "events"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 12, 4, Unread.NOT_SUPPORTED, Unread.NOT_SUPPORTED, 0, 2),
+        ("NVIDIA H100 80GB HBM3", 18, 5, 55, 0, 0, 8),
+        ("NVIDIA H200", 18, 5, 55, 0, 0, 8),
+        ("NVIDIA B200", 18, 6, 55, 1, Unread.NOT_SUPPORTED, 8),
+        ("NVIDIA GB200", 18, 6, 55, 1, Unread.NOT_SUPPORTED, 8),
+    ],
+)
+def test_each_product_answers_as_it_does(
+    simulation: SimulationDirectory,
+    product: str,
+    nvlinks: int,
+    generation: int,
+    margin: int | Unread,
+    summary: int | Unread,
+    replays: int | Unread,
+    events: int,
+) -> None:
+    with opened(simulation, product=product, nvlinks=nvlinks) as driver:
+        gpu = gpu_of(driver.snapshot(), 0)
+        mask = pynvml.nvmlDeviceGetSupportedEventTypes(driver.handles()[0])
+    assert (gpu.identity.product, len(gpu.nvlinks), gpu.pcie_generation_max) == (product, nvlinks, generation)
+    assert (gpu.temperature_margin_c, gpu.fabric_health_summary, gpu.nvlink_replays) == (margin, summary, replays)
+    assert (gpu.retired_pages, gpu.remap_failure, gpu.mig_instances) == (Unread.NOT_SUPPORTED, 0, ())
+    assert sum(bool(mask & kind) for kind in EventType) == events
+
+
+MIG = [
+    {"gpu_instance": 1, "compute_instance": 0, "uuid": "MIG-a", "profile": "3g.40gb"},
+    {"gpu_instance": 5, "compute_instance": 0, "uuid": "MIG-b", "profile": "1g.10gb"},
+]
+
+
+def test_mig_instances_are_listed_under_their_gpu(driver: Driver, simulation: SimulationDirectory) -> None:
+    simulation.set(2, mig_instances=MIG)
+    gpu = gpu_of(driver.snapshot(), 2)
+    assert gpu.mig_mode == 1
+    assert gpu.mig_instances == (MigInstance(1, 0, "MIG-a", "3g.40gb"), MigInstance(5, 0, "MIG-b", "1g.10gb"))
+    assert (gpu.remap_failure, gpu.utilization_gpu) == (Unread.NOT_SUPPORTED, Unread.NOT_SUPPORTED)
+    assert gpu_of(driver.snapshot(), 3).mig_instances == ()
+
+
+def test_mig_instances_that_cannot_be_listed_are_not_no_instances(
+    driver: Driver, simulation: SimulationDirectory
+) -> None:
+    simulation.set(2, mig_instances=MIG, calls={"nvmlDeviceGetMigDeviceHandleByIndex": "NO_PERMISSION"})
+    assert gpu_of(driver.snapshot(), 2).mig_instances is Unread.NO_PERMISSION
+
+
 def test_a_card_without_nvlink_has_no_links(simulation: SimulationDirectory) -> None:
-    simulation.describe(nvlinks=0)
-    simulated.install(simulation.description)
-    opened = open_driver()
-    assert isinstance(opened, Driver)
-    assert gpu_of(opened.snapshot(), 0).nvlinks == ()
-    simulated.uninstall()
+    with opened(simulation, nvlinks=0) as driver:
+        assert gpu_of(driver.snapshot(), 0).nvlinks == ()
 
 
 def test_a_snapshot_survives_the_pipe(driver: Driver, simulation: SimulationDirectory) -> None:
     simulation.set(5, lost=True)
+    simulation.set(2, mig_instances=MIG)
     snapshot = driver.snapshot()
     assert snapshot_from_json(to_json(snapshot)) == snapshot
     assert inventory_from_json(to_json(driver.inventory())) == driver.inventory()
@@ -155,9 +278,10 @@ def test_a_snapshot_survives_the_pipe(driver: Driver, simulation: SimulationDire
     ],
 )
 def test_nvml_that_does_not_come_up_is_blind_with_its_reason(
-    library: simulated.SimulatedNvml, monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+    library: simulated.SimulatedNvml, simulation: SimulationDirectory, code: int, reason: str
 ) -> None:
-    monkeypatch.setattr(library, "nvmlInitWithFlags", lambda _flags: code)
+    names = {value: name for name, value in simulated.RETURN_CODES.items()}
+    simulation.set(None, calls={"nvmlInitWithFlags": names[code]})
     opened = open_driver()
     assert isinstance(opened, Blind)
     assert opened.reason == reason

@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 from nvcre_agent.nvml.simulated_state import (
     MAX_LINE_BYTES,
+    SETTABLE,
     BadDescription,
+    EventLine,
     SetLine,
     SimulatedNode,
-    XidLine,
     parse_line,
     read_description,
 )
+from nvcre_local.scenario_file import driver_keys
 
 from tests.unit.agent.nvml.conftest import SimulationDirectory
 
@@ -23,11 +25,18 @@ def node_of(simulation: SimulationDirectory) -> SimulatedNode:
 @pytest.mark.parametrize(
     ("line", "meaning"),
     [
-        (b'{"gpu": 5, "event": "xid", "code": 79}', XidLine(5, 79)),
+        (b'{"gpu": 5, "event": "xid", "code": 79}', EventLine(5, 0x8, 79)),
         (b'{"gpu": 5, "set": {"lost": true}}', SetLine(5, {"lost": True})),
         (b'{"set": {"hang_s": 60}}', SetLine(None, {"hang_s": 60})),
         (b'{"gpu": 2, "set": {"nvlinks_down": [4], "return": "UNKNOWN"}}',
          SetLine(2, {"nvlinks_down": [4], "return": "UNKNOWN"})),
+        (b'{"gpu": 1, "event": "xid", "code": 31, "gpu_instance": 3, "compute_instance": 0}',
+         EventLine(1, 8, 31, 3, 0)),
+        (b'{"gpu": 1, "event": "fatal_poison"}', EventLine(1, 0x2000)),
+        (b'{"gpu": 1, "set": {"temperature_c": 99, "temperature_margin_c": null, "remap_pending": 1}}',
+         SetLine(1, {"temperature_c": 99, "temperature_margin_c": None, "remap_pending": 1})),
+        (b'{"set": {"driver": "mismatch", "hang": {"nvmlDeviceGetMemoryInfo": 60}}}',
+         SetLine(None, {"driver": "mismatch", "hang": {"nvmlDeviceGetMemoryInfo": 60}})),
     ],
 )  # fmt: skip
 def test_the_lines_of_the_contract_are_understood(line: bytes, meaning: object) -> None:
@@ -43,7 +52,12 @@ def test_the_lines_of_the_contract_are_understood(line: bytes, meaning: object) 
         (b'{"gpu": true, "event": "xid", "code": 79}', "gpu True"),
         (b'{"gpu": 5, "event": "xid", "code": -1}', "code -1"),
         (b'{"gpu": 5, "event": "xid", "code": 79, "pid": 1}', "no other key"),
-        (b'{"gpu": 5, "event": "sxid", "code": 79}', "needs"),
+        (b'{"gpu": 5, "event": "sxid", "code": 79}', "event 'sxid'"),
+        (b'{"gpu": 5, "event": "xid"}', "needs its number"),
+        (b'{"gpu": 5, "event": "xid", "code": 31, "gpu_instance": "3"}', "gpu_instance '3'"),
+        (b'{"set": {"driver": "gone"}}', "loaded, unloaded, mismatch"),
+        (b'{"set": {"hang": {"nvmlInitWithFlags": "long"}}}', "hang.nvmlInitWithFlags"),
+        (b'{"gpu": 5, "set": {"mig_instances": [{"gpu_instance": 1}]}}', "compute_instance"),
         (b'{"gpu": 5, "set": {"losst": true}}', "unknown key 'losst'"),
         (b'{"gpu": 5, "set": {"lost": 1}}', "lost 1: must be bool"),
         (b'{"gpu": 5, "set": {"nvlinks_down": ["4"]}}', "list of numbers"),
@@ -57,29 +71,36 @@ def test_a_bad_line_says_what_is_wrong_with_it(line: bytes, complaint: str) -> N
 
 
 def test_bad_lines_are_counted_and_the_others_count(simulation: SimulationDirectory) -> None:
-    node, xids = node_of(simulation), []
+    node = node_of(simulation)
+    xids: list[tuple[int, int]] = []
     simulation.append(
-        "rubbish", "[" * 50_000, {"gpu": 1, "event": "xid", "code": 31}, {"gpu": 0, "set": {"return": "NONSENSE"}}
+        "rubbish",
+        "[" * 50_000,
+        {"gpu": 1, "event": "xid", "code": 31},
+        {"gpu": 0, "set": {"return": "NONSENSE"}},
+        {"gpu": 0, "set": {"calls": {"nvmlDeviceGetName": "NONSENSE"}}},
     )
-    node.follow(lambda gpu, code: xids.append((gpu, code)))
-    assert (xids, node.bad_lines) == ([(1, 31)], 3)
+    node.follow(lambda event: xids.append((event.gpu, event.data)))
+    assert (xids, node.bad_lines) == ([(1, 31)], 4)
 
 
 def test_a_line_counts_once_it_is_complete(simulation: SimulationDirectory) -> None:
-    node, xids = node_of(simulation), []
+    node = node_of(simulation)
+    xids: list[tuple[int, int]] = []
     for piece in ('{"gpu": 1, "event": ', '"xid", "code": 31}', "\n"):
         with simulation.events.open("a") as events:
             events.write(piece)
         assert xids == []
-        node.follow(lambda gpu, code: xids.append((gpu, code)))
+        node.follow(lambda event: xids.append((event.gpu, event.data)))
     assert xids == [(1, 31)]
 
 
 def test_what_was_set_before_the_start_holds_and_what_happened_before_is_over(simulation: SimulationDirectory) -> None:
     simulation.xid(5, 79)
     simulation.set(5, lost=True)
-    node, xids = node_of(simulation), []
-    node.follow(lambda gpu, code: xids.append((gpu, code)))
+    node = node_of(simulation)
+    xids: list[tuple[int, int]] = []
+    node.follow(lambda event: xids.append((event.gpu, event.data)))
     assert (node.gpus[5].lost, xids) == (True, [])
 
 
@@ -87,7 +108,7 @@ def test_an_endless_line_is_dropped_and_counted(simulation: SimulationDirectory)
     node = node_of(simulation)
     with simulation.events.open("a") as events:
         events.write("x" * (MAX_LINE_BYTES + 1))
-    node.follow(lambda gpu, code: None)
+    node.follow(lambda _event: None)
     assert node.bad_lines == 1
 
 
@@ -104,3 +125,13 @@ def test_a_bad_gpu_in_the_description_is_named(simulation: SimulationDirectory, 
     simulation.describe(gpus=[gpu])
     with pytest.raises(BadDescription, match=r"uuid|nonsense"):
         read_description(simulation.description)
+
+
+def test_a_product_without_a_profile_is_refused_with_those_there_are(simulation: SimulationDirectory) -> None:
+    simulation.describe(product="NVIDIA GH200 480GB")
+    with pytest.raises(BadDescription, match=r"GH200.*no profile.*H100"):
+        read_description(simulation.description)
+
+
+def test_a_scenario_file_may_set_what_the_simulated_driver_can_be_set_to() -> None:
+    assert driver_keys() == set(SETTABLE)
