@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 
 from nvcre_kube.client import KubeClient
 from nvcre_kube.events import EventRecorder
@@ -21,13 +22,16 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.job import Job
+from nvcre_coordinator.api.workload import Node
 from nvcre_coordinator.config import Config
 from nvcre_coordinator.controllers.bandwidth_measurement import BandwidthMeasurementController
-from nvcre_coordinator.controllers.caches import Caches
+from nvcre_coordinator.controllers.caches import CachedPod, Caches
 from nvcre_coordinator.controllers.goodput_measurement import GoodputMeasurementController
 from nvcre_coordinator.controllers.job import JobController
+from nvcre_coordinator.core.incidents import Incident
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import ProbeProgress
+from nvcre_coordinator.core.occupants import Occupant, Occupants, workload_of
 from nvcre_coordinator.endpoints import Endpoints
 from nvcre_coordinator.fleet.interface import ProbeRequest, Probes
 from nvcre_coordinator.fleet.probe_progress import ProbeSettings
@@ -72,6 +76,9 @@ class Coordinator:
         leading = FencedClient(client, self._elector.write_until) if config.leader_elect else client
         self._events = EventRecorder(leading, names.EVENT_SOURCE)
         self._caches = Caches(client, node_selector=config.node_selector)
+        self._occupants = Occupants()
+        self._caches.pods.add_handler(self._pod_changed)
+        self._caches.nodes.add_handler(self._node_changed)
         metrics = JobMetrics(registry)
         self._fleet = FleetService(
             client,
@@ -88,6 +95,7 @@ class Coordinator:
             leader_address=self._leader_address,
             events=self._events,
             registry=registry,
+            workload_of=self._workload_of,
         )
         self._jobs = JobController(
             leading,
@@ -136,6 +144,24 @@ class Coordinator:
             self._fleet.node_health_changed(new.node, new.resource_version)
         elif old is not None:
             self._fleet.node_health_changed(old.node, None)
+
+    def _pod_changed(self, old: CachedPod | None, new: CachedPod | None) -> None:
+        pod = new or old
+        if pod is None or not pod.record.gpus or not pod.record.node or pod.record.created_at is None:
+            return
+        job = self._caches.job_of_run(pod.run_key) or pod.run_key
+        ended = pod.record.exit.finished_at if pod.record.exit is not None else None
+        if new is None:
+            ended = ended or datetime.now(UTC)
+        workload = workload_of(*job, pod.program)
+        self._occupants.note(pod.record.node, Occupant(pod.record.uid, workload, pod.record.created_at, ended))
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is None and old is not None:
+            self._occupants.forget_node(old.name)
+
+    def _workload_of(self, node: str, incident: Incident) -> str:
+        return self._occupants.workload(node, pod_uid=incident.pod_uid, at=incident.first_seen)
 
     async def _announce_ready(self, metrics: str, health: str) -> None:
         await self._fleet.wait_serving()

@@ -71,6 +71,9 @@ class Resources(msgspec.Struct, frozen=True):
 
 class Container(msgspec.Struct, frozen=True):
     resources: Resources | None = None
+    image: str = ""
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] | None = None
 
 
 class PodSpec(msgspec.Struct, frozen=True, rename="camel"):

@@ -34,6 +34,7 @@ from nvcre_coordinator.api.workload import Node, Pod, node_from_json
 from nvcre_coordinator.core.limits import clip
 from nvcre_coordinator.core.naming import goodput_measurement_name, workload_name
 from nvcre_coordinator.core.node_health import NodeHealth, node_health, version_of
+from nvcre_coordinator.core.occupants import program_of
 from nvcre_coordinator.core.pods import PodRecord, observe
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class CachedPod:
     waiting: str  # why the first container waits, such as CrashLoopBackOff
     deleting: bool = False
     unschedulable: str | None = None  # what the scheduler says when it cannot place the pod
+    program: str = ""  # fingerprint of images and commands
 
     @property
     def run_key(self) -> Key:
@@ -108,6 +110,7 @@ def cached_pod(obj: dict[str, Any]) -> CachedPod:
         waiting=waits[0] if waits else "",
         deleting=pod.metadata.deletion_timestamp is not None,
         unschedulable=None if refusal is None else clip(refusal, DIAGNOSIS_BYTES),
+        program=program_of(pod),
     )
 
 

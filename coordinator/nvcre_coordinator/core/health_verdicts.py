@@ -1,26 +1,21 @@
 """Which incidents of a node count as its failure in a run?
 
-Blame Yes, not injected, of a class that needs a reset, a reboot or a new part.  Conditional never counts alone;
+Those that make the node Faulty (core/escalation.py: is_fault), whatever the circuit breaker holds back: blame Yes, not
+injected, not of a maintenance, of a class that needs a reset, a reboot or a new part.  Conditional never counts alone;
 application faults and unknown codes are shown and never blame (DESIGN 6.1).
 """
 
 from __future__ import annotations
 
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
+from nvcre_protos.vocabulary import ComponentKind, IncidentKind
 
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.core.escalation import is_fault
 from nvcre_coordinator.core.incidents import Component as IncidentComponent
-from nvcre_coordinator.core.incidents import Incident
+from nvcre_coordinator.core.incidents import Incident, importance
 from nvcre_coordinator.core.limits import EVIDENCE_ENTRIES, clip, clip_entry
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.run_window import RunWindow
-
-BLAMED_CLASSES = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
-_SEVERITY = {FaultClass.FATAL_HARDWARE: 0, FaultClass.NEEDS_REBOOT: 1, FaultClass.NEEDS_RESET: 2}
-
-
-def counts(incident: Incident) -> bool:
-    return incident.blame is Blame.YES and not incident.injected and incident.fault_class in BLAMED_CLASSES
 
 
 def concerns_all(incident: Incident) -> bool:
@@ -34,14 +29,14 @@ def blamed_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, .
     found = [
         incident
         for incident in (*health.open, *health.closed)
-        if counts(incident) and window.covers(incident.first_seen, incident.recovered_at)
+        if is_fault(incident) and window.covers(incident.first_seen, incident.recovered_at)
     ]
-    return tuple(sorted(found, key=_worst_first))
+    return tuple(sorted(found, key=importance))
 
 
 def late_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
     """Those that count but opened after the window closed: told by an Event, never blamed on the run."""
-    return tuple(incident for incident in health.open if counts(incident) and window.too_late(incident.first_seen))
+    return tuple(incident for incident in health.open if is_fault(incident) and window.too_late(incident.first_seen))
 
 
 def failed_node(node: str, incidents: tuple[Incident, ...]) -> FailedNode:
@@ -50,6 +45,8 @@ def failed_node(node: str, incidents: tuple[Incident, ...]) -> FailedNode:
     text = f"{title(worst)} on {describe(worst.component)}"
     if worst.message:
         text = f"{text}: {worst.message}"
+    if worst.escalation:
+        text = f"{text.rstrip('.')}; {worst.escalation}"
     if worst.remedy:
         text = f"{text.rstrip('.')}. {worst.remedy[:1].upper()}{worst.remedy[1:]}"
     return clip_entry(
@@ -98,8 +95,3 @@ def describe(component: IncidentComponent | None) -> str:
     index = "" if component.index is None else f" {component.index}"
     place = component.pci_bus_id or component.uuid
     return f"{component.kind.value}{index}" + (f" ({place})" if place else "")
-
-
-def _worst_first(incident: Incident) -> tuple[int, str, str]:
-    seen = incident.first_seen.isoformat() if incident.first_seen else ""
-    return _SEVERITY.get(incident.fault_class, 9), seen, incident.id

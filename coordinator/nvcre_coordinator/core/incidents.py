@@ -13,7 +13,7 @@ No I/O, no verdicts (core/node_verdict.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -78,6 +78,10 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pod_uid: str = msgspec.field(name="podUID", default="")
     container_id: str = msgspec.field(name="containerID", default="")
     recovered_by: str = msgspec.field(name="recoveredBy", default="")
+    # What the coordinator adds to what the agent told.
+    workload: str = ""  # "namespace/name#fingerprint" of the pod it hit, where that is known
+    during_maintenance: bool = msgspec.field(name="duringMaintenance", default=False)
+    escalation: str = ""  # why it is judged worse than the agent told it (core/escalation.py)
     time_uncertain: bool = msgspec.field(name="timeUncertain", default=False)
 
 
@@ -161,6 +165,14 @@ def fold_snapshot(ledger: Ledger, snapshot: Snapshot) -> Ledger:
     return fold.result(ledger.cursors, Floor(snapshot.outbox_id, snapshot.seq, snapshot.time, listed))
 
 
+def maintenance_ended(ledger: Ledger) -> Ledger:
+    """What is still open after a maintenance is judged like anything else; what it saw begin and end is not."""
+    if not any(incident.during_maintenance for incident in ledger.open):
+        return ledger
+    still = tuple(msgspec.structs.replace(incident, during_maintenance=False) for incident in ledger.open)
+    return replace(ledger, open=still)
+
+
 class _Fold:
     """One fold in progress: the ledger opened up into dictionaries, bounded again by `result`."""
 
@@ -231,18 +243,26 @@ class _Fold:
         return Ledger(open=kept, closed=closed, cursors=cursors, floor=floor, touched=touched)
 
 
-def importance(incident: Incident) -> tuple[bool, int, float, str]:
-    """Sort key, what matters most first: what may be blamed before what may not, then the oldest."""
+_SEVERITY = {FaultClass.FATAL_HARDWARE: 0, FaultClass.NEEDS_REBOOT: 1, FaultClass.NEEDS_RESET: 2}
+
+
+def importance(incident: Incident) -> tuple[bool, int, int, float, str]:
+    """Sort key, what matters most first: what may be blamed before what may not, then the worst, then the oldest."""
     rank = {Blame.YES: 0, Blame.CONDITIONAL: 1, Blame.NO: 2}[incident.blame]
     first = incident.first_seen.timestamp() if incident.first_seen is not None else 0.0
-    return incident.injected, rank, first, incident.id
+    return incident.injected, rank, _SEVERITY.get(incident.fault_class, 9), first, incident.id
 
 
 def _retold(before: Incident | None, now: Incident) -> Incident:
     """The newer telling of an incident; its first time stays, and a difference of clocks alone is no difference."""
     if before is None:
         return now
-    now = msgspec.structs.replace(now, first_seen=before.first_seen or now.first_seen)
+    now = msgspec.structs.replace(
+        now,
+        first_seen=before.first_seen or now.first_seen,
+        workload=before.workload or now.workload,
+        during_maintenance=before.during_maintenance,
+    )
     if _near(before.last_seen, now.last_seen):
         now = msgspec.structs.replace(now, last_seen=before.last_seen)
     if now.recovered_at is not None and _near(before.recovered_at, now.recovered_at):

@@ -55,6 +55,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     job_name: str = msgspec.field(name="jobName", default="")
     job_uid: str = msgspec.field(name="jobUID", default="")
     bus_bandwidth_gbps: str = msgspec.field(name="busBandwidthGBps", default="")  # GB/s; best run, largest size
+    runs: tuple[str, ...] = ()  # GB/s of every run at its largest size, in their order: a cold first one shows
     results: tuple[SizeBandwidth, ...] = ()  # of the best run
     verdict: ProbeVerdict = ProbeVerdict.NONE
     comparison: str = ""  # sentence with the numbers behind the verdict

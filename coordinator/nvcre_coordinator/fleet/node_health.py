@@ -17,21 +17,35 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import msgspec
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, NODES, JsonObject
 from nvcre_kube.workqueue import WorkQueue, run_workers
+from nvcre_protos.vocabulary import FaultClass
 
-from nvcre_coordinator.core.incidents import Event, Snapshot, fold_events, fold_snapshot
+from nvcre_coordinator.core.breaker import Breaker
+from nvcre_coordinator.core.incidents import Event, Incident, Snapshot, fold_events, fold_snapshot
+from nvcre_coordinator.core.link_faults import without_victims
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import Breaker, Monitor, Rules, Verdict, assess
+from nvcre_coordinator.core.node_verdict import (
+    Assessment,
+    GpuVerdict,
+    Monitor,
+    Rules,
+    Verdict,
+    assess,
+    assess_gpus,
+)
+from nvcre_coordinator.fleet.link_watch import LinkWatch
 from nvcre_coordinator.fleet.metrics import FleetMetrics
 from nvcre_coordinator.fleet.node_record import DELETED, NodeRecord
 from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
 from nvcre_coordinator.fleet.server import LoadFailed
 from nvcre_coordinator.fleet.status import MAX_PROBES, Inventory, NodeHealthStatus
+from nvcre_coordinator.fleet.wire import cut
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +53,7 @@ WORKERS = 16
 NODE_GONE_S = 30.0
 OUTAGE_RETRY_S = 2.0
 CONFLICTS = 5
+WORKLOAD_BYTES = 192  # core/occupants.py keeps below
 BACKLOG = 256  # events an agent waits to be acked for; it stops sending at some point (512 for ours)
 
 
@@ -54,23 +69,29 @@ class NodeHealthStore:
         facts: Callable[[str], NodeFacts | None],
         fleet_size: Callable[[], int],
         on_rival: Callable[[str], None],
-        on_breaker: Callable[[str], None],
+        on_alarm: Callable[[str, str], None],
         on_verdict: Callable[[JsonObject, Verdict, str], None],
+        workload_of: Callable[[str, Incident], str] = lambda node, incident: "",
         rules: Rules | None = None,
     ) -> None:
+        """`on_alarm(reason, sentence)` tells what concerns many nodes at once; `workload_of(node, incident)` whose
+        program an incident hit, empty where nobody knows."""
         self._client = client
         self._metrics = metrics
         self._clock = clock
         self._facts = facts
         self._fleet_size = fleet_size
         self._on_rival = on_rival
-        self._on_breaker = on_breaker
+        self._on_alarm = on_alarm
+        self._workload_of = workload_of
         self._on_verdict = on_verdict
         self._rules = rules or Rules()
         self._nodes: dict[str, NodeRecord] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._queue: WorkQueue[str] = WorkQueue()
         self._breaker = Breaker()
+        self._held: set[str] = set()  # nodes whose verdict the breaker holds back
+        self._links = LinkWatch()
         self._outage = False
         self._subscribers: list[Callable[[str], None]] = []
 
@@ -85,6 +106,8 @@ class NodeHealthStore:
         self._locks.clear()
         self._queue = WorkQueue()
         self._breaker = Breaker()
+        self._held.clear()
+        self._links = LinkWatch()
 
     def subscribe(self, callback: Callable[[str], None]) -> None:
         """`callback(node)` whenever everything known of the node is stored."""
@@ -142,17 +165,32 @@ class NodeHealthStore:
 
     def events(self, node: str, outbox_id: str, events: list[Event]) -> None:
         state = self._loaded(node)
-        state.ledger = fold_events(state.ledger, outbox_id, events)
+        told = [replace(event, incident=self._with_context(node, event.incident)) for event in events]
+        state.ledger = fold_events(state.ledger, outbox_id, told)
         self._queue.add(node)
 
     def snapshot(
         self, node: str, snapshot: Snapshot, *, boot_id: str, inventory: Inventory, monitors: tuple[Monitor, ...]
     ) -> None:
         state = self._loaded(node)
-        state.ledger = fold_snapshot(state.ledger, snapshot)
+        told = tuple(self._with_context(node, incident) for incident in snapshot.open)
+        state.ledger = fold_snapshot(state.ledger, replace(snapshot, open=told))
         state.boot_id, state.inventory, state.monitors = boot_id or state.boot_id, inventory, monitors
         state.reported = True
         self._queue.add(node)
+
+    def _with_context(self, node: str, incident: Incident) -> Incident:
+        """What the agent cannot know: whose program was hit, that the node is in maintenance."""
+        application = incident.fault_class is FaultClass.APPLICATION
+        return msgspec.structs.replace(
+            without_victims(incident),
+            workload=cut(self._workload_of(node, incident), WORKLOAD_BYTES) if application else "",
+            during_maintenance=self._in_maintenance(node),
+        )
+
+    def _in_maintenance(self, node: str) -> bool:
+        facts = self._facts(node)
+        return facts is not None and facts.maintenance
 
     def monitors(self, node: str, monitors: tuple[Monitor, ...]) -> None:
         state = self._loaded(node)
@@ -203,6 +241,8 @@ class NodeHealthStore:
         """The Node is gone and no agent speaks for it; garbage collection removes the NodeHealth."""
         state = self._nodes.pop(node, None)
         self._locks.pop(node, None)
+        self._held.discard(node)
+        self._links.forget(node)
         if state is not None and state.loaded:
             self._count_verdict(state.stored.verdict, None)
 
@@ -255,37 +295,58 @@ class NodeHealthStore:
     def _desired(self, state: NodeRecord) -> tuple[NodeHealthStatus, float | None]:
         now = self._clock()
         facts = self._facts(state.name)
-        seen = state.observed(maintenance=facts is not None and facts.maintenance)
+        domain = facts.nvlink_domain if facts is not None else ""
+        for other in self._links.told(state.name, domain, state.ledger.open):
+            self._queue.add(other)
+        event = self._links.event(state.name)
+        if event is not None and self._links.is_new(event, now):
+            logger.error("link event domain=%s message=%r", domain or "-", event.sentence)
+            self._on_alarm("NVLinkEvent", event.sentence)
+        seen = state.observed(maintenance=self._in_maintenance(state.name), link_event=event)
         assessment = assess(seen, now, self._rules)
-        verdict, message, again = assessment.verdict, assessment.message, assessment.look_again
-        if self._held_back(state, verdict, now):
-            verdict = state.stored.verdict or Verdict.UNKNOWN
-            message = self._breaker.sentence(self._fleet_size(), self._rules)
+        gpus = assess_gpus(seen, now, self._rules)
+        if self._held_back(state, assessment.verdict, now):
             assert self._breaker.open_until is not None
-            again = self._breaker.open_until - now
-        desired = state.desired(verdict, message, now)
+            sentence = self._breaker.sentence(len(self._held), self._fleet_size(), self._rules)
+            assessment = Assessment(
+                Verdict.SUSPECT, f"{sentence}. Here: {assessment.message}", self._breaker.open_until - now
+            )
+            gpus = tuple(_not_faulty(gpu) for gpu in gpus)
+        desired = state.desired(seen, assessment, gpus, now)
+        again = assessment.look_again
         return desired, None if again is None else max(0.1, again.total_seconds())
 
     def _held_back(self, state: NodeRecord, verdict: Verdict, now: datetime) -> bool:
-        if verdict is not Verdict.FAULTY or state.stored.verdict is Verdict.FAULTY:
-            state.held = False
+        """Is this Faulty not to be written? A node that was Faulty before the others stays so."""
+        name, size = state.name, self._fleet_size()
+        if verdict is not Verdict.FAULTY:
+            self._held.discard(name)
             return False
-        if state.held and not self._breaker.is_open(now):
-            state.held = False  # it was held for as long as verdicts are held; now it is written
-            return False
-        if not state.held:
-            was_open = self._breaker.is_open(now)
-            size = self._fleet_size()
-            self._breaker = self._breaker.turning_bad(state.name, now, fleet_size=size, rules=self._rules)
+        if name in self._held:
+            self._breaker = self._breaker.prolonged(len(self._held), now, fleet_size=size, rules=self._rules)
             if not self._breaker.is_open(now):
-                return False
-            state.held = True
-            self._metrics.verdicts_held.inc()
-            if not was_open:
-                sentence = self._breaker.sentence(size, self._rules)
-                logger.error("circuit breaker open message=%r", sentence)
-                self._on_breaker(sentence)
+                self._held.discard(name)  # few are left: theirs is a fault of their own
+            return self._breaker.is_open(now)
+        if state.stored.verdict is Verdict.FAULTY:
+            return False
+        was_open = self._breaker.is_open(now)
+        self._breaker = self._breaker.turning_bad(name, now, fleet_size=size, rules=self._rules)
+        if not self._breaker.is_open(now):
+            return False
+        self._hold(name)
+        if not was_open:
+            for caught in self._breaker.caught:
+                self._hold(caught)
+                self._queue.add(caught)
+            sentence = self._breaker.sentence(len(self._held), size, self._rules)
+            logger.error("circuit breaker open message=%r", sentence)
+            self._on_alarm("CircuitBreakerOpen", sentence)
         return True
+
+    def _hold(self, node: str) -> None:
+        if node not in self._held:
+            self._held.add(node)
+            self._metrics.verdicts_held.inc()
 
     def breaker_open(self) -> bool:
         return self._breaker.is_open(self._clock())
@@ -411,3 +472,7 @@ class NodeHealthStore:
             self._metrics.node_verdicts.labels(verdict=before).dec()
         if now is not None:
             self._metrics.node_verdicts.labels(verdict=now).inc()
+
+
+def _not_faulty(gpu: GpuVerdict) -> GpuVerdict:
+    return msgspec.structs.replace(gpu, verdict=Verdict.SUSPECT) if gpu.verdict is Verdict.FAULTY else gpu

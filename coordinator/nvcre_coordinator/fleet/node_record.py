@@ -6,16 +6,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import msgspec
 from nvcre_kube.resources import JsonObject
 
-from nvcre_coordinator.core.incidents import Ledger
+from nvcre_coordinator.core.escalation import judged
+from nvcre_coordinator.core.incidents import Ledger, importance, maintenance_ended
+from nvcre_coordinator.core.link_faults import LinkEvent
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import Monitor, Observed, Verdict
+from nvcre_coordinator.core.node_verdict import Assessment, GpuVerdict, Monitor, Observed, bad_gpus
 from nvcre_coordinator.fleet.status import Inventory, NodeHealthStatus
 from nvcre_coordinator.fleet.wire import cut
 from nvcre_coordinator.fleet.write_budget import WriteBudget
 
 MESSAGE_BYTES = 512
+GPU_MESSAGE_BYTES = 256
 DELETED = "deleted"  # instead of a version
 KNOWN_VERSIONS = 32  # a watch lags behind a few writes at most; if it lags more, we read once too often
 
@@ -65,31 +69,41 @@ class NodeRecord:
         stored = next((each.seq for each in self.stored.cursors if each.outbox_id == newest.outbox_id), 0)
         return newest.seq - stored
 
-    def observed(self, *, maintenance: bool) -> Observed:
+    def observed(self, *, maintenance: bool, link_event: LinkEvent | None) -> Observed:
+        """What the rules see; a maintenance that has ended gives back for judgement what it left open."""
+        if not maintenance:
+            self.ledger = maintenance_ended(self.ledger)
         return Observed(
             reported=self.reported,
-            open=self.ledger.open,
+            open=judged(self.ledger.open, self.ledger.closed),
             closed=self.ledger.closed,
             monitors=self.monitors,
             probes=self.probes,
+            gpus=self.inventory.gpus if self.inventory is not None else (),
             maintenance=maintenance,
             lost_since=self.lost_since,
+            link_event=link_event,
         )
 
-    def desired(self, verdict: Verdict, message: str, now: datetime) -> NodeHealthStatus:
-        """What should stand in the status."""
-        changed = verdict != self.stored.verdict
+    def desired(
+        self, seen: Observed, assessment: Assessment, gpus: tuple[GpuVerdict, ...], now: datetime
+    ) -> NodeHealthStatus:
+        """What should stand in the status; what matters most stands first."""
+        changed = assessment.verdict != self.stored.verdict
         return NodeHealthStatus(
-            verdict=verdict,
-            message=cut(message, MESSAGE_BYTES),
+            verdict=assessment.verdict,
+            message=cut(assessment.message, MESSAGE_BYTES),
+            fault_class=assessment.fault_class,
             simulated=self.simulated,
             boot_id=self.boot_id,
             agent_version=self.agent_version,
             last_transition_time=now.replace(microsecond=0) if changed else self.stored.last_transition_time,
             gpu_count=len(self.inventory.gpus) if self.inventory is not None else None,
+            bad_gpus=bad_gpus(gpus),
             inventory=self.inventory,
+            gpus=tuple(msgspec.structs.replace(gpu, message=cut(gpu.message, GPU_MESSAGE_BYTES)) for gpu in gpus),
             monitors=self.monitors,
-            incidents=self.ledger.open,
+            incidents=tuple(sorted(seen.open, key=importance)),
             closed_incidents=self.ledger.closed,
             probes=self.probes,
             cursors=self.ledger.cursors,

@@ -9,6 +9,7 @@ from nvcre_kube.resources import JsonObject
 GPU_RESOURCE = "nvidia.com/gpu"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 MAINTENANCE = "nvcre.nvidia.com/maintenance"
+CLIQUE_LABEL = "nvidia.com/gpu.clique"  # GPU feature discovery: which nodes of a rack share an NVLink domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class NodeFacts:
     hostname: str  # the label's value: what a nodeSelector must say
     gpus: int  # allocatable
     maintenance: bool  # label or annotation nvcre.nvidia.com/maintenance, set by people
+    nvlink_domain: str = ""
 
 
 def node_facts(node: JsonObject) -> NodeFacts:
@@ -33,4 +35,5 @@ def node_facts(node: JsonObject) -> NodeFacts:
         hostname=labels.get(HOSTNAME_LABEL) or metadata["name"],
         gpus=int(gpus) if gpus.isdigit() else 0,
         maintenance=str(mark).lower() not in {"false", "", "0", "no"},
+        nvlink_domain=labels.get(CLIQUE_LABEL) or "",
     )

@@ -25,7 +25,9 @@ from nvcre_protos import nvcre_agent_v1_pb2_grpc as pb_grpc
 from nvcre_protos.addresses import ListenError
 from prometheus_client import CollectorRegistry
 
-from nvcre_coordinator.core.node_verdict import Rules, Verdict, silent_nodes
+from nvcre_coordinator.core.breaker import silent_nodes
+from nvcre_coordinator.core.incidents import Incident
+from nvcre_coordinator.core.node_verdict import Rules, Verdict
 from nvcre_coordinator.fleet.authentication import Authenticator
 from nvcre_coordinator.fleet.certificates import TlsKeeper
 from nvcre_coordinator.fleet.interface import Confirmations, Probes
@@ -58,7 +60,7 @@ class FleetSettings:
 
 class FleetService:
     """See fleet/interface.py for how it is used. `leading` is the client for what only the leader writes; `client` when
-    there is no election."""
+    there is no election. `workload_of(node, incident)` says whose program an incident hit."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class FleetService:
         *,
         leading: KubeClient | None = None,
         leader_address: Callable[[], str | None] = lambda: None,
+        workload_of: Callable[[str, Incident], str] = lambda node, incident: "",
         events: EventRecorder | None = None,
         registry: CollectorRegistry | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -94,8 +97,9 @@ class FleetService:
             facts=self._facts,
             fleet_size=lambda: max(len(self._nodes), len(self._agents)),
             on_rival=self._end_stream,
-            on_breaker=self._announce_breaker,
+            on_alarm=self._announce_alarm,
             on_verdict=self._announce_verdict,
+            workload_of=workload_of,
             rules=settings.rules,
         )
         self._agents = AgentRegistry(
@@ -223,11 +227,11 @@ class FleetService:
         if agent is not None:
             agent.end(Ending(grpc.StatusCode.ABORTED, "NodeHealth changed under this stream; come back", "rival"))
 
-    def _announce_breaker(self, sentence: str) -> None:
-        self.metrics.breaker_open.set(1)
+    def _announce_alarm(self, reason: str, sentence: str) -> None:
+        self.metrics.breaker_open.set(1 if self._store.breaker_open() else 0)
         if self._events is not None:
             namespace = ObjectReference("v1", "Namespace", self._settings.namespace, self._settings.namespace)
-            self._events.record(namespace, type="Warning", reason="CircuitBreakerOpen", note=sentence)
+            self._events.record(namespace, type="Warning", reason=reason, note=sentence)
 
     def _announce_verdict(self, node_health: JsonObject, verdict: Verdict, message: str) -> None:
         if self._events is None:

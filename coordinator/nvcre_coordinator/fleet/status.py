@@ -10,21 +10,14 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from nvcre_protos.vocabulary import FaultClass
 
 from nvcre_coordinator.core.incidents import Cursor, Incident
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import Monitor, Verdict
+from nvcre_coordinator.core.node_verdict import Gpu, GpuVerdict, Monitor, Verdict
 
 MAX_PROBES = 8
 MAX_GPUS = 64
-
-
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    index: int
-    uuid: str = ""
-    pci_bus_id: str = msgspec.field(name="pciBusId", default="")
-    product: str = ""
-    serial: str = ""
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +31,15 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 class NodeHealthStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict | None = None
     message: str = ""
+    fault_class: FaultClass | None = msgspec.field(name="faultClass", default=None)
     simulated: bool = False
     boot_id: str = msgspec.field(name="bootID", default="")
     agent_version: str = msgspec.field(name="agentVersion", default="")
     last_transition_time: datetime | None = msgspec.field(name="lastTransitionTime", default=None)
     gpu_count: int | None = msgspec.field(name="gpuCount", default=None)
+    bad_gpus: str = msgspec.field(name="badGPUs", default="")
     inventory: Inventory | None = None
+    gpus: tuple[GpuVerdict, ...] = ()
     monitors: tuple[Monitor, ...] = ()
     incidents: tuple[Incident, ...] = ()
     closed_incidents: tuple[Incident, ...] = msgspec.field(name="closedIncidents", default=())

@@ -21,14 +21,15 @@ from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKi
 from nvcre_coordinator.core.clock_offset import ClockOffset
 from nvcre_coordinator.core.incidents import Component, Effect, Event, EventKind, Incident, Snapshot
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, SizeBandwidth
-from nvcre_coordinator.core.node_verdict import Monitor, MonitorState
-from nvcre_coordinator.fleet.status import MAX_GPUS, Gpu, Inventory
+from nvcre_coordinator.core.node_verdict import Gpu, Monitor, MonitorState
+from nvcre_coordinator.fleet.status import MAX_GPUS, Inventory
 
 MAX_EVENTS = 4096  # in one batch
 MAX_SNAPSHOT = 4096  # open incidents in one snapshot
 MAX_MONITORS = 32
 MAX_EFFECTS = 16
 MAX_SIZES = 64
+MAX_RUNS = 16
 MAX_INT64 = (1 << 63) - 1
 MAX_BANDWIDTH_GBPS = 1e6
 # Nothing this project watches happened before, and no clock of ours is right after it.
@@ -214,6 +215,7 @@ def probe_result(update: pb.ProbeUpdate, kind: ProbeKind, clock: ClockOffset) ->
         reason=reason,
         message=message,
         bus_bandwidth_gbps=f"{_at_largest(best):.2f}" if best is not None else "",
+        runs=tuple(f"{_at_largest(run):.2f}" for run in update.runs[:MAX_RUNS] if _usable(run)) if best else (),
         results=tuple(
             SizeBandwidth(size_bytes=row.size_bytes, alg_bw=f"{row.algbw_gbps:.2f}", bus_bw=f"{row.busbw_gbps:.2f}")
             for row in sizes

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from nvcre_coordinator.core.health_verdicts import blamed_incidents, counts, failed_node, late_incidents
+from nvcre_coordinator.core.escalation import is_fault
+from nvcre_coordinator.core.health_verdicts import blamed_incidents, failed_node, late_incidents
 from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.node_health import NodeHealth, node_health
 from nvcre_coordinator.core.run_window import RunWindow
@@ -39,7 +40,7 @@ def incident(**changes: Any) -> Incident:
     ],
 )
 def test_only_real_hardware_faults_that_may_be_blamed_count(changes: dict[str, Any], expected: bool) -> None:
-    assert counts(incident(**changes)) is expected
+    assert is_fault(incident(**changes)) is expected
 
 
 def test_the_entry_names_gpu_code_and_remedy_with_evidence() -> None:

@@ -6,18 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from nvcre_coordinator.core.breaker import Breaker, silent_nodes
+from nvcre_coordinator.core.escalation import judged
 from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
-from nvcre_coordinator.core.node_verdict import (
-    Breaker,
-    Monitor,
-    MonitorState,
-    Observed,
-    Rules,
-    Verdict,
-    assess,
-    silent_nodes,
-)
+from nvcre_coordinator.core.node_verdict import Monitor, MonitorState, Observed, Rules, Verdict, assess
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -95,15 +88,16 @@ def test_a_fault_that_has_just_gone_is_watched_for_a_while() -> None:
 
 
 def test_a_conditional_incident_that_keeps_coming_back_is_a_fault() -> None:
+    def verdict(*closed: Incident) -> Verdict:
+        return assess(seen(open=judged((CONDITIONAL,), closed), closed=closed), NOW, RULES).verdict
+
     earlier = tuple(incident(Blame.CONDITIONAL, id=name, recovered_at=NOW) for name in "bc")
-    assert assess(seen(open=(CONDITIONAL,), closed=earlier), NOW, RULES).verdict is Verdict.FAULTY
-    assert assess(seen(open=(CONDITIONAL,), closed=earlier[:1]), NOW, RULES).verdict is Verdict.SUSPECT
-    elsewhere = tuple(
-        msgspec.structs.replace(each, component=Component(kind=ComponentKind.GPU, index=1)) for each in earlier
-    )
-    assert assess(seen(open=(CONDITIONAL,), closed=elsewhere), NOW, RULES).verdict is Verdict.SUSPECT
-    old = tuple(msgspec.structs.replace(each, last_seen=NOW - timedelta(hours=25)) for each in earlier)
-    assert assess(seen(open=(CONDITIONAL,), closed=old), NOW, RULES).verdict is Verdict.SUSPECT
+    assert verdict(*earlier) is Verdict.FAULTY
+    assert verdict(*earlier[:1]) is Verdict.SUSPECT
+    elsewhere = Component(kind=ComponentKind.GPU, index=1)
+    assert verdict(*(msgspec.structs.replace(each, component=elsewhere) for each in earlier)) is Verdict.SUSPECT
+    long_ago = NOW - timedelta(hours=25)
+    assert verdict(*(msgspec.structs.replace(each, last_seen=long_ago) for each in earlier)) is Verdict.SUSPECT
 
 
 def test_the_message_names_the_worst_incident_the_component_and_how_many_more() -> None:

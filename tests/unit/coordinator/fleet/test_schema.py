@@ -11,10 +11,13 @@ import msgspec
 import yaml
 from nvcre_coordinator.core.clock_offset import ASSUMED_DELAY, ClockOffset
 from nvcre_coordinator.core.incidents import MAX_CLOSED, MAX_OPEN, Cursor
-from nvcre_coordinator.core.node_verdict import Verdict
+from nvcre_coordinator.core.node_verdict import GpuVerdict, Verdict, bad_gpus
 from nvcre_coordinator.fleet import wire
+from nvcre_coordinator.fleet.node_health import WORKLOAD_BYTES
+from nvcre_coordinator.fleet.node_record import GPU_MESSAGE_BYTES
 from nvcre_coordinator.fleet.status import MAX_PROBES, NodeHealthStatus
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
+from nvcre_protos.vocabulary import FaultClass
 
 CRD = Path(__file__).parents[4] / "daemonset/crds/nodehealths.yaml"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -78,9 +81,21 @@ def fullest() -> NodeHealthStatus:
     inventory = wire.inventory(
         pb.Inventory(gpus=gpus, driver_version=long, cuda_version=long, nccl_tests=long, infiniband=True)
     )
+    added = {"workload": wire.cut(long, WORKLOAD_BYTES), "escalation": wire.cut(long, 128), "during_maintenance": True}
+    incidents = [msgspec.structs.replace(incident, **added) for incident in incidents]
+    verdicts = [
+        GpuVerdict(
+            index=gpu.index, uuid=gpu.uuid, verdict=Verdict.FAULTY, fault_class=FaultClass.FATAL_HARDWARE,
+            message=wire.cut(long, GPU_MESSAGE_BYTES),
+        )
+        for gpu in inventory.gpus
+    ]  # fmt: skip
     return NodeHealthStatus(
         verdict=Verdict.FAULTY,
         message=wire.cut(long, 512),
+        fault_class=FaultClass.FATAL_HARDWARE,
+        bad_gpus=bad_gpus(verdicts)[:512],
+        gpus=tuple(verdicts),
         simulated=True,
         boot_id=wire.cut(long, 64),
         agent_version=wire.cut(long, 64),
@@ -96,7 +111,7 @@ def fullest() -> NodeHealthStatus:
 
 
 def test_the_fullest_status_is_half_of_what_etcd_takes() -> None:
-    assert len(json.dumps(fullest().to_json())) < 700 * 1024  # of about 1.5 MB
+    assert len(json.dumps(fullest().to_json())) < 750 * 1024  # of about 1.5 MB
 
 
 def test_what_we_write_is_what_we_read() -> None:

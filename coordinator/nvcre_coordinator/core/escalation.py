@@ -1,0 +1,132 @@
+"""When is an incident worse than its agent can know? Judges the open incidents of one node by the node's history.
+
+An agent tells what it sees; the past of the node is here. A fault that comes back after its remedy was carried out asks
+for the next one (reset, reboot, another part); a conditional fault that comes back often enough is a fault. The judged
+incidents are what NodeHealth shows and what Jobs and verdicts read, so that all of them agree. What opened in a
+maintenance accuses nobody. Errors of applications: core/application_repeats.py; links: core/link_faults.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+import msgspec
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy
+
+from nvcre_coordinator.core.incidents import Component, Incident
+from nvcre_coordinator.core.link_faults import far_end
+
+HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
+WINDOW = timedelta(hours=24)
+CONDITIONAL_REPEATS = 3
+# Firmware that hangs again after a reset gets a reboot before the part is suspected (spec 8, scenario 9).
+_REBOOT_NEXT = frozenset({119, 120})
+_PARTS = frozenset({ComponentKind.GPU, ComponentKind.NVLINK})
+_NO_REMEDY = frozenset({RecoveredBy.QUIET, RecoveredBy.EVICTED, RecoveredBy.REPLACED})
+_BUS_LOSS = frozenset({"gpu_lost", "gpu_missing"})
+
+
+def is_fault(incident: Incident) -> bool:
+    """Does this incident, judged, make its node Faulty and count against it in a Job?"""
+    return incident.blame is Blame.YES and _accusable(incident)
+
+
+def is_conditional(incident: Incident) -> bool:
+    return incident.blame is Blame.CONDITIONAL and _accusable(incident)
+
+
+def _accusable(incident: Incident) -> bool:
+    return incident.fault_class in HARDWARE and not incident.injected and not incident.during_maintenance
+
+
+def judged(open_now: Sequence[Incident], closed: Sequence[Incident]) -> tuple[Incident, ...]:
+    """The open incidents as the history of their node makes them; nothing is added or left out."""
+    return tuple(_judged(incident, open_now, closed) for incident in open_now)
+
+
+def _judged(incident: Incident, open_now: Sequence[Incident], closed: Sequence[Incident]) -> Incident:
+    if is_fault(incident):
+        return _after_remedy(incident, closed)
+    if is_conditional(incident) and not far_end(incident):
+        return _often(incident, open_now, closed)
+    return incident
+
+
+def _after_remedy(incident: Incident, closed: Iterable[Incident]) -> Incident:
+    component = incident.component
+    if component is None or component.kind not in _PARTS or incident.fault_class is FaultClass.FATAL_HARDWARE:
+        return incident
+    before = [earlier for earlier in closed if _came_back(earlier, incident)]
+    if not before:
+        return incident
+    rebooted = any(earlier.recovered_by == RecoveredBy.REBOOT for earlier in before)
+    how = (before[0].recovered_by or "recovery").lower()
+    why = f"came back within {_hours(WINDOW)} h, after a {how}"
+    if incident.code in _REBOOT_NEXT and len(before) == 1 and not rebooted:
+        return msgspec.structs.replace(
+            incident,
+            fault_class=FaultClass.NEEDS_REBOOT,
+            remedy="the reset did not mend it: drain and reboot the node",
+            escalation=why,
+        )
+    what = "cable and GPU" if component.kind is ComponentKind.NVLINK else "GPU"
+    remedy = f"the remedy did not last: keep the node drained, inspect {what}, replace what is broken"
+    return msgspec.structs.replace(
+        incident, fault_class=FaultClass.FATAL_HARDWARE, remedy=remedy, escalation=f"{why}: hardware"
+    )
+
+
+def _came_back(earlier: Incident, incident: Incident) -> bool:
+    ended, began = earlier.recovered_at, incident.first_seen
+    return (
+        ended is not None
+        and began is not None
+        and timedelta(0) < began - ended <= WINDOW
+        and earlier.recovered_by not in _NO_REMEDY
+        and is_fault(earlier)
+        and _family(earlier) == _family(incident)
+        and same_part(earlier.component, incident.component)
+    )
+
+
+def _often(incident: Incident, open_now: Iterable[Incident], closed: Iterable[Incident]) -> Incident:
+    """Counted back from this incident's last time, so that the answer does not depend on when it is asked."""
+    last = incident.last_seen
+    same = [
+        other
+        for other in (*open_now, *closed)
+        if _accusable(other)
+        and _family(other) == _family(incident)
+        and other.component == incident.component
+        and last is not None
+        and other.last_seen is not None
+        and abs(last - other.last_seen) <= WINDOW
+    ]
+    if len(same) < CONDITIONAL_REPEATS:
+        return incident
+    return msgspec.structs.replace(
+        incident, blame=Blame.YES, escalation=f"seen {len(same)} times on this part within {_hours(WINDOW)} h"
+    )
+
+
+def _family(incident: Incident) -> tuple[str, int, str]:
+    """What counts as the same fault: a GPU lost on the bus is one however it is found out."""
+    if incident.kind is IncidentKind.BUS_DROP or incident.check in _BUS_LOSS:
+        return IncidentKind.XID, 79, ""
+    return incident.kind, incident.code, incident.check
+
+
+def same_part(one: Component | None, other: Component | None) -> bool:
+    """The same piece of hardware: a new UUID in a slot is another GPU."""
+    if one is None or other is None:
+        return one is other
+    if one.uuid and other.uuid:
+        same_gpu = one.uuid == other.uuid
+    else:
+        same_gpu = bool(one.pci_bus_id) and one.pci_bus_id == other.pci_bus_id
+    return same_gpu and one.kind is other.kind and (one.kind is ComponentKind.GPU or one.index == other.index)
+
+
+def _hours(duration: timedelta) -> str:
+    return f"{duration.total_seconds() / 3600:g}"
