@@ -21,6 +21,7 @@ from nvcre_agent.link import PROTOCOL, Link, LinkSettings
 from nvcre_agent.metrics import Metrics
 from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.outbox import open_outbox
+from nvcre_agent.outbox_file import OutboxInUseError
 from nvcre_agent.probes.runner import has_infiniband
 from nvcre_agent.probing import Probing
 from nvcre_agent.watch import Watch
@@ -37,7 +38,10 @@ class Agent:
         self._simulation = _simulation(config.simulate)
         self._metrics = Metrics(config.node_name, __version__)
         self._metrics.refresh = self._refresh_metrics
-        self._outbox = open_outbox(config.outbox)
+        try:
+            self._outbox = open_outbox(config.outbox, boot_id=self._boot_id)
+        except OutboxInUseError as error:
+            raise SystemExit(f"nvcre-agent: --outbox {error}") from error
         self._nvml = NvmlMonitor(simulate=config.simulate)
         self._watch = Watch(
             boot_id=self._boot_id,
@@ -204,7 +208,7 @@ class Agent:
     def _refresh_metrics(self) -> None:
         metrics, kernel = self._metrics, self._watch.kernel_counts
         metrics.set(metrics.outbox_depth, self._outbox.depth)
-        metrics.set(metrics.events_dropped, self._outbox.dropped + self._watch.folding.evicted)
+        metrics.set(metrics.events_dropped, sum(self._outbox.events_dropped.values()) + self._watch.folding.evicted)
         metrics.set(metrics.slow_commits, self._outbox.slow_commits)
         metrics.set(metrics.open_incidents, len(self._watch.folding.open_incidents))
         metrics.set(metrics.kmsg_overruns, kernel["overruns"])

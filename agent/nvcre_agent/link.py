@@ -3,9 +3,11 @@
     Hello -> Welcome(cursor) -> Snapshot, events above the cursor, then whatever happens
 
 One writer keeps the order: control messages first, then events, at most WINDOW of them not acknowledged. The
-coordinator's certificate is checked against its Service name whatever address is dialled; CA and token are read again
-on every connect. After a break it comes back with full jitter; a follower's UNAVAILABLE that names the leader
-redirects the next try. Nothing here touches the disk or waits for NVML except through `AgentState`.
+coordinator's certificate is checked against its Service name whatever address is dialled. CA and token are read again
+on every connect and only then: a certificate that changes ends no stream. When it comes back is reconnect.py's
+decision; a follower's UNAVAILABLE that names the leader redirects the next try. What is state and not yet sent is
+replaced by its newest, so a coordinator that does not read costs no memory; events wait in the outbox. All times here
+are monotonic. Nothing here touches the disk or waits for NVML except through `AgentState`.
 """
 
 import asyncio
@@ -13,17 +15,20 @@ import contextlib
 import logging
 import random
 import time
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import grpc
 import grpc.aio
+from google.protobuf.duration_pb2 import Duration
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.nvcre_agent_v1_pb2_grpc import FleetStub
 
+from nvcre_agent import reconnect
 from nvcre_agent.outbox import Outbox
+from nvcre_agent.reconnect import Ending
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +40,10 @@ MAX_SYNCS = 16
 WELCOME_TIMEOUT_S = 20.0
 SYNC_DEADLINE_S = 10.0
 HEARTBEAT_DEADLINE_S = 5.0
-FIRST_DELAYS_S = (0.1, 0.3, 1.0)  # before the backoff of 1 s to 60 s: a restarted coordinator is back soon
-LONGEST_DELAY_S = 60.0
-LEADER_METADATA = "nvcre-leader"
+HEARTBEAT_S = (0.05, 3600.0)  # what a coordinator may set
+MAX_STATE = 64  # messages of state that wait to be sent
+ACK_PATIENCE_S = 120.0  # a Welcome tells what is stored when acknowledgements do not
+REDIRECTS = 3  # in a row that are followed at once
 
 CHANNEL_OPTIONS = (
     # A coordinator that is frozen still acknowledges TCP; only a ping that stays without answer (60 s + 20 s) tells.
@@ -80,6 +86,10 @@ class StreamRefusedError(Exception):
     """The other side does not speak our protocol."""
 
 
+class NotAcknowledgedError(Exception):
+    """What was sent is not acknowledged for ACK_PATIENCE_S, on a stream that lives."""
+
+
 Stream = grpc.aio.StreamStreamCall[pb.AgentMessage, pb.CoordinatorMessage]
 
 
@@ -92,15 +102,19 @@ class Link:
         self._agent = agent
         self._interval_s = settings.heartbeat_interval_s
         self._interval_changed = asyncio.Event()
-        self._control: deque[pb.AgentMessage] = deque()
+        self._state: OrderedDict[tuple[str, str], pb.AgentMessage] = OrderedDict()
         self._awake = asyncio.Event()
         self._sent_more = asyncio.Event()
-        self._sent = 0
-        self._told_dropped = 0  # how many dropped events a snapshot has made good
+        self._sent = 0  # on this stream
+        self._ever_sent = 0
+        self._unacknowledged_since_s: float | None = None
+        self._told_gaps = 0  # how many of the outbox's gaps a snapshot has made good
         self._pause_s: float | None = None
-        self._was_welcomed = False
+        self._welcomed_s: float | None = None
         self.connected = False
         self.connects = 0
+        self.reconnects: dict[Ending, int] = dict.fromkeys(Ending, 0)
+        self.state_dropped = 0  # messages of state that a newer one replaced before they were sent
         outbox.on_change = self._awake.set
 
     def notify_state(self) -> None:
@@ -113,44 +127,48 @@ class Link:
             self._say(pb.AgentMessage(probe_update=update))
 
     async def run(self) -> None:
-        attempt = 0
+        failures = redirects = 0
         leader: str | None = None
         while True:
             address, leader = leader or self._settings.address, None
-            started_s = time.monotonic()
-            self._pause_s = None
+            self._pause_s = self._welcomed_s = None
+            said: object = ""
             try:
                 await self._session(address)
-                log.info("stream ended address=%s", address)
+                how = Ending.CLOSED if self._pause_s is None else Ending.DRAINED
             except grpc.aio.AioRpcError as error:
-                leader = _leader(error)
-                log.warning(
-                    "stream broken address=%s code=%s details=%r leader=%s",
+                leader = reconnect.leader(error)
+                how = reconnect.ending(error, welcomed=self._welcomed_s is not None)
+                said = f"{error.code().name} {error.details()}"
+            except NotAcknowledgedError as error:
+                how, said = Ending.NOT_ACKNOWLEDGED, error
+            except StreamRefusedError as error:
+                how, said = Ending.REFUSED, error
+            except (OSError, TimeoutError, ValueError) as error:  # our files, or no Welcome in time
+                how, said = Ending.UNREACHABLE, str(error) or type(error).__name__
+            self.reconnects[how] += 1
+            served_s = 0.0 if self._welcomed_s is None else time.monotonic() - self._welcomed_s
+            failures = reconnect.failures_in_a_row(failures, how, served_s)
+            redirects = redirects + 1 if how is Ending.REDIRECTED else 0
+            if reconnect.worth_a_line(failures):
+                calm = how in (Ending.DRAINED, Ending.TOKEN_EXPIRED, Ending.REDIRECTED)
+                log.log(
+                    logging.INFO if calm else logging.WARNING,
+                    "stream ended address=%s reason=%s details=%r leader=%s failures=%d",
                     address,
-                    error.code().name,
-                    error.details(),
+                    how,
+                    str(said),
                     leader or "-",
+                    failures,
                 )
-            except (OSError, TimeoutError, ValueError, StreamRefusedError) as error:
-                log.warning("stream not possible address=%s error=%r", address, str(error) or type(error).__name__)
-            attempt = 0 if time.monotonic() - started_s > LONGEST_DELAY_S or self._was_welcomed else attempt + 1
-            if leader is not None and leader != address and attempt <= len(FIRST_DELAYS_S):
+            if leader is not None and leader != address and redirects <= REDIRECTS:
                 continue
-            await asyncio.sleep(self._delay_s(attempt))
-
-    def _delay_s(self, attempt: int) -> float:
-        if self._pause_s is not None:
-            return random.uniform(0, self._pause_s)  # noqa: S311
-        if attempt < len(FIRST_DELAYS_S):
-            ceiling_s = FIRST_DELAYS_S[attempt]
-        else:
-            ceiling_s = min(2.0 ** (attempt - len(FIRST_DELAYS_S) + 1), LONGEST_DELAY_S)
-        return random.uniform(0, ceiling_s)  # noqa: S311
+            ceiling_s = self._pause_s if self._pause_s is not None else reconnect.ceiling_s(failures)
+            await asyncio.sleep(random.uniform(0, ceiling_s))  # noqa: S311 - jitter
 
     # --- one stream
 
     async def _session(self, address: str) -> None:
-        self._was_welcomed = False
         ca = await asyncio.to_thread(self._settings.ca_file.read_bytes)
         token = (await asyncio.to_thread(self._settings.token_file.read_text, "ascii")).strip()
         options = (
@@ -177,14 +195,15 @@ class Link:
         welcome = first.welcome
         if welcome.protocol != PROTOCOL or welcome.cursor > MAX_SEQ:
             raise StreamRefusedError(f"Welcome has protocol {welcome.protocol} and cursor {welcome.cursor}")
-        self._was_welcomed = True
-        self._outbox.acknowledge(welcome.cursor)
+        self._welcomed_s = time.monotonic()
+        self._outbox.resume(welcome.cursor, sent=self._ever_sent)
         self._sent = welcome.cursor
+        self._unacknowledged_since_s = None
         self._apply(welcome.settings if welcome.HasField("settings") else None)
         self.connected = True
         self.connects += 1
-        self._control.clear()
-        self._told_dropped = self._outbox.dropped
+        self._state.clear()
+        self._told_gaps = self._outbox.gaps
         self._say(pb.AgentMessage(snapshot=self._agent.snapshot()))
         for update in self._agent.probe_updates():
             self._say(pb.AgentMessage(probe_update=update))
@@ -210,14 +229,20 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _say(self, message: pb.AgentMessage) -> None:
-        self._control.append(message)
+        """State: what it says anew replaces what was not sent yet."""
+        key = _identity(message)
+        self.state_dropped += self._state.pop(key, None) is not None
+        self._state[key] = message
+        if len(self._state) > MAX_STATE:  # the snapshot says what is broken, the others can be asked for again
+            del self._state[next(key for key in self._state if key[0] != "snapshot")]
+            self.state_dropped += 1
         self._awake.set()
 
     async def _write(self, call: Stream) -> None:
         try:
             while True:
-                while self._control:
-                    await call.write(self._control.popleft())
+                while self._state:
+                    await call.write(self._state.popitem(last=False)[1])
                 batch = self._next_batch()
                 if batch is not None:
                     await call.write(pb.AgentMessage(event_batch=batch))
@@ -238,6 +263,9 @@ class Link:
             one.event.seq = one.seq
             batch.events.append(one.event)
         self._sent = pending[-1].seq
+        self._ever_sent = max(self._ever_sent, self._sent)
+        if self._unacknowledged_since_s is None:
+            self._unacknowledged_since_s = time.monotonic()
         self._sent_more.set()
         return batch
 
@@ -249,7 +277,7 @@ class Link:
                 match message.WhichOneof("body"):
                     case "ack":
                         if message.ack.outbox_id == self._outbox.outbox_id and message.ack.seq <= self._sent:
-                            self._outbox.acknowledge(message.ack.seq)
+                            self._acknowledged(message.ack.seq)
                             self._awake.set()
                             self._sent_more.set()
                     case "sync":
@@ -263,14 +291,22 @@ class Link:
                     case "probe_cancel":
                         self._agent.probe_cancelled(message.probe_cancel)
                     case "drain":
-                        self._pause_s = message.drain.reconnect_after.ToTimedelta().total_seconds()
-                        log.info("stream drained reconnect_after_s=%.1f", self._pause_s)
+                        self._pause_s = _seconds(message.drain.reconnect_after, 0.0, reconnect.MAX_PAUSE_S)
                         return
                     case other:
                         log.warning("message ignored body=%s", other)
         finally:
             for task in syncs:
                 task.cancel()
+
+    def _acknowledged(self, seq: int) -> None:
+        """Acknowledgements may be lost, repeated and overtake each other: the highest one says all."""
+        before = self._outbox.depth
+        self._outbox.acknowledge(seq)
+        if not self._outbox.sent_unacknowledged(self._sent):
+            self._unacknowledged_since_s = None
+        elif self._outbox.depth < before:
+            self._unacknowledged_since_s = time.monotonic()
 
     async def _answer_sync(self, sync_id: str) -> None:
         """Everything read, everything sent, then a heartbeat with the id."""
@@ -279,41 +315,50 @@ class Link:
         while self._outbox.unsent(self._sent, heartbeat.last_seq):  # not what happens meanwhile: that may never end
             self._sent_more.clear()
             await self._sent_more.wait()
-        self._tell_what_was_dropped()
+        self._tell_of_gaps()
         self._say(pb.AgentMessage(heartbeat=heartbeat))
 
-    def _tell_what_was_dropped(self) -> None:
-        """What a flood pushed out of the outbox is told by a snapshot: what is open must never stay unknown."""
-        if self._outbox.dropped != self._told_dropped:
-            self._told_dropped = self._outbox.dropped
+    def _tell_of_gaps(self) -> None:
+        """What was pushed out of the outbox is told by a snapshot: what is open must never stay unknown."""
+        if self._outbox.gaps != self._told_gaps:
+            self._told_gaps = self._outbox.gaps
             self._say(pb.AgentMessage(snapshot=self._agent.snapshot()))
 
     async def _beat(self) -> None:
         while True:
             heartbeat = await self._agent.heartbeat(HEARTBEAT_DEADLINE_S)
-            self._tell_what_was_dropped()
+            self._insist_on_acknowledgement()
+            self._tell_of_gaps()
             self._say(pb.AgentMessage(heartbeat=heartbeat))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._interval_s):
                     await self._interval_changed.wait()
             self._interval_changed.clear()
 
+    def _insist_on_acknowledgement(self) -> None:
+        since_s = self._unacknowledged_since_s
+        if since_s is not None and time.monotonic() - since_s > ACK_PATIENCE_S:
+            raise NotAcknowledgedError(f"nothing was acknowledged for {ACK_PATIENCE_S:.0f} s")
+
     def _apply(self, settings: pb.Settings | None) -> None:
         if settings is None or not settings.HasField("heartbeat_interval"):
             return
-        interval_s = settings.heartbeat_interval.ToTimedelta().total_seconds()
-        if interval_s > 0 and interval_s != self._interval_s:
-            self._interval_s = max(interval_s, 0.05)
+        interval_s = _seconds(settings.heartbeat_interval, *HEARTBEAT_S)
+        if interval_s != self._interval_s:
+            self._interval_s = interval_s
             self._interval_changed.set()
 
 
-def _leader(error: grpc.aio.AioRpcError) -> str | None:
-    """The address that a follower names: UNAVAILABLE with trailing metadata `nvcre-leader: host:port`."""
-    if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return None
-    for key, value in error.trailing_metadata() or ():
-        if key == LEADER_METADATA:
-            address = value if isinstance(value, str) else value.decode("ascii", "replace")
-            host, colon, port = address.rpartition(":")
-            return address if colon and host and port.isdigit() and len(address) <= 256 else None
-    return None
+def _seconds(duration: Duration, least: float, most: float) -> float:
+    return min(max(duration.seconds + duration.nanos / 1e9, least), most)
+
+
+def _identity(message: pb.AgentMessage) -> tuple[str, str]:
+    """Of two messages of state with the same one the newer is enough."""
+    match body := str(message.WhichOneof("body")):
+        case "heartbeat":
+            return body, message.heartbeat.sync_id
+        case "probe_update":
+            return body, message.probe_update.probe_id
+        case _:
+            return body, ""

@@ -2,17 +2,24 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Kept
 from nvcre_agent.kernel.kmsg import Position
-from nvcre_agent.outbox import MAX_PENDING, Outbox, open_outbox
+from nvcre_agent.outbox import Outbox, open_outbox
+from nvcre_agent.outbox_file import Job, OutboxInUseError, Writer
+from nvcre_agent.outbox_queue import DropReason, Limits
 from nvcre_agent.xid.model import Clears
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+
+EVERYTHING = 100_000
+PATIENCE_S = 60.0
 
 
 def incident(key: str = "i1", count: int = 1) -> Incident:
@@ -37,8 +44,8 @@ def change(kind: ChangeKind = ChangeKind.OPENED, key: str = "i1", count: int = 1
 
 
 @asynccontextmanager
-async def running(path: Path) -> AsyncIterator[Outbox]:
-    outbox = open_outbox(path)
+async def running(path: Path, **options: Any) -> AsyncIterator[Outbox]:
+    outbox = open_outbox(path, **options)
     outbox.start()
     try:
         yield outbox
@@ -48,10 +55,14 @@ async def running(path: Path) -> AsyncIterator[Outbox]:
 
 async def settled(outbox: Outbox) -> list[int]:
     """Sequence numbers that may be sent, once the writer has had its turn."""
-    async with asyncio.timeout(10):
-        while len(outbox.pending(after=0, limit=MAX_PENDING)) < outbox.depth:  # noqa: ASYNC110 - looked at from outside
+    await until(lambda: len(outbox.pending(after=0, limit=EVERYTHING)) == outbox.depth)
+    return [one.seq for one in outbox.pending(after=0, limit=EVERYTHING)]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - another thread's doing, looked at from outside
             await asyncio.sleep(0.001)
-    return [one.seq for one in outbox.pending(after=0, limit=MAX_PENDING)]
 
 
 async def test_events_incidents_and_position_come_back_after_a_restart(tmp_path: Path) -> None:
@@ -75,6 +86,7 @@ async def test_sequence_numbers_never_come_twice_even_if_the_last_ones_were_neve
     path = tmp_path / "outbox.sqlite"
     lost = open_outbox(path)  # its writer never runs: what it hands out is lost with the process
     lost.append([change()], boot_id="b")
+    await lost.close()
     async with running(path) as outbox:
         outbox.append([change()], boot_id="b")
         assert outbox.last_seq > lost.last_seq
@@ -125,26 +137,24 @@ async def test_a_newer_update_replaces_the_older_one_and_keeps_the_opening(tmp_p
         assert file.execute("SELECT count(*) FROM events").fetchone() == (3,)
 
 
-async def test_the_queue_is_bounded_and_says_what_it_gave_up(tmp_path: Path) -> None:
-    async with running(tmp_path / "outbox.sqlite") as outbox:
-        outbox.append([change(key=f"i{number}") for number in range(MAX_PENDING + 5)], boot_id="b")
-        assert (outbox.depth, outbox.dropped) == (MAX_PENDING, 5)
-
-
-async def test_events_wait_for_their_commit_but_not_longer_than_the_limit(tmp_path: Path) -> None:
+async def test_events_wait_for_their_commit_but_not_longer_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "outbox.sqlite"
+    answers = threading.Event()
+    write = Writer._write
+
+    def slow(writer: Writer, jobs: list[Job]) -> None:
+        assert answers.wait(PATIENCE_S)
+        write(writer, jobs)
+
+    monkeypatch.setattr(Writer, "_write", slow)
     async with running(path) as outbox:
-        blocker = sqlite3.connect(path)
-        blocker.execute("BEGIN IMMEDIATE")  # the commit cannot go on until this is over
-        try:
-            outbox.append([change()], boot_id="b")
-            assert outbox.pending(after=0, limit=10) == []
-            assert len(await settled(outbox)) == 1
-            assert outbox.trouble.reason == "OutboxSlow"
-            assert outbox.slow_commits == 1
-        finally:
-            blocker.rollback()
-            blocker.close()
+        outbox.append([change()], boot_id="b")
+        assert outbox.pending(after=0, limit=10) == []
+        assert len(await settled(outbox)) == 1
+        assert (outbox.trouble.reason, outbox.slow_commits, outbox.stored_seq) == ("OutboxSlow", 1, 0)
+        answers.set()
     async with running(path) as again:
         assert again.depth == 1, "the late commit was made all the same"
 
@@ -161,36 +171,6 @@ async def test_a_corrupt_file_is_set_aside_and_reported(tmp_path: Path, garbage:
     assert (await asyncio.to_thread(aside.read_bytes)) == garbage
     async with running(path) as again:
         assert (again.trouble.reason, again.depth) == ("", 1)
-
-
-async def test_a_place_that_cannot_be_written_means_memory_only_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    async with running(tmp_path / "file" / "outbox.sqlite") as outbox:
-        assert outbox.trouble.reason == "OutboxInMemory"
-        outbox.append([change()], boot_id="b")
-        assert len(await settled(outbox)) == 1
-
-
-async def test_a_disk_that_fails_later_is_reported_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nvcre_agent.outbox.RETRY_S", 0.1)
-    path = tmp_path / "outbox.sqlite"
-    async with running(path) as outbox:
-        outbox._connection.execute("PRAGMA max_page_count=1")
-        body = [change(key=f"{number}" * 200) for number in range(200)]
-        outbox.append(body, boot_id="b")
-        await settled(outbox)
-        async with asyncio.timeout(10):
-            while outbox.trouble.reason != "OutboxUnwritable":  # noqa: ASYNC110 - looked at from outside
-                await asyncio.sleep(0.001)
-        outbox._connection.execute("PRAGMA max_page_count=1000000")
-        outbox.append([change(key="last")], boot_id="b")
-        async with asyncio.timeout(10):
-            while outbox.trouble.reason == "OutboxUnwritable":  # noqa: ASYNC110 - looked at from outside
-                await asyncio.sleep(0.001)
-    async with running(path) as again:
-        assert again.depth == 201
 
 
 async def test_after_a_restart_the_newest_event_is_what_the_coordinator_has_not_a_reserved_number(
@@ -220,24 +200,70 @@ async def test_what_is_unsent_up_to_a_question_ends_even_if_more_keeps_coming(tm
         assert outbox.unsent(asked_at, outbox.newest_seq)
 
 
-async def test_a_full_disk_is_not_asked_again_for_every_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is unwritten is repeated with each try: one try an event would eat a core during a storm."""
-    tries: list[int] = []
+async def test_a_file_that_was_put_back_gives_no_number_to_two_events(tmp_path: Path) -> None:
+    """A restored disk: the coordinator's cursor is beyond what this file ever gave."""
+    path = tmp_path / "outbox.sqlite"
+    async with running(path) as outbox:
+        outbox.append([change(key="told by the lost future too")], boot_id="b")
+        [loaded] = await settled(outbox)
+    async with running(path) as outbox:
+        outbox.append([change(key="sent"), change(key="new"), change(key="newer")], boot_id="b")
+        _, sent, *never_sent = await settled(outbox)
+        cursor = never_sent[-1] + 50
+        outbox.resume(cursor, sent=sent)
+        left = outbox.pending(after=0, limit=EVERYTHING)
+        assert [one.event.incident.id for one in left] == ["new", "newer"]
+        assert left[0].seq > cursor > sent > loaded
+    async with running(path) as again:
+        assert [one.seq for one in again.pending(after=0, limit=EVERYTHING)] == [one.seq for one in left]
 
-    def refused(self: Outbox, jobs: list[object]) -> list[object]:
-        tries.append(len(jobs))
-        return jobs
 
-    outbox = open_outbox(tmp_path / "outbox.sqlite")
-    monkeypatch.setattr(Outbox, "_write", refused)
-    outbox.start()
-    outbox.append([change(key="first")], boot_id="b")
-    async with asyncio.timeout(10):
-        while not tries:  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.001)
-    for number in range(50):
-        outbox.append([change(key=f"k{number}")], boot_id="b")
-        await settled(outbox) if number % 25 == 0 else None
-    assert tries == [1]
-    await outbox.close()
-    assert tries == [1, 51], "the end tries once more, with everything"
+def test_a_second_agent_on_the_same_file_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvcre_agent.outbox_file.LOCK_PATIENCE_S", 0.0)
+    path = tmp_path / "outbox.sqlite"
+    first = open_outbox(path)
+    with pytest.raises(OutboxInUseError, match=r"outbox\.sqlite is in use.*stop the other one"):
+        open_outbox(path)
+    asyncio.run(first.close())
+    asyncio.run(open_outbox(path).close())
+
+
+async def test_rows_of_another_version_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    kept = Kept(incident(), "00000000:3B:00.0", Clears.REBOOT, "boot-1", 100.0)
+    async with running(path) as outbox:
+        outbox.append([change(key="a"), change(key="b"), change(key="c")], boot_id="b", keep=[kept])
+        first, second, third = await settled(outbox)
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE events SET kind = 'invented' WHERE seq = ?", (first,))
+        file.execute("UPDATE events SET body = x'ffff' WHERE seq = ?", (second,))
+        file.execute("UPDATE incidents SET clears = 'invented'")
+    file.close()
+    async with running(path) as again:
+        assert [one.seq for one in again.pending(after=0, limit=10)] == [third]
+        assert again.events_dropped[DropReason.CORRUPT] == 2
+        assert again.kept == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason", "left"),
+    [
+        (Limits(max_events=3), DropReason.FULL, 3),
+        (Limits(max_bytes=300), DropReason.FULL, 2),
+        (Limits(max_age_s=0.0), DropReason.AGE, 0),
+    ],
+)
+async def test_what_is_given_up_is_gone_from_the_file_too(
+    tmp_path: Path, limits: Limits, reason: DropReason, left: int
+) -> None:
+    path = tmp_path / "outbox.sqlite"
+    async with running(path, limits=limits) as outbox:
+        outbox.append([change(key=f"i{number}") for number in range(10)], boot_id="b")
+        await settled(outbox)
+        assert (outbox.depth, outbox.events_dropped[reason], outbox.gaps) == (left, 10 - left, 10 - left)
+    async with running(path) as again:
+        assert [one.event.incident.id for one in again.pending(after=0, limit=10)] == [
+            f"i{number}" for number in range(10 - left, 10)
+        ]

@@ -1,0 +1,95 @@
+"""Rows of the outbox's tables from and to our values. What cannot be read and may be lost is None."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from nvcre_protos import nvcre_agent_v1_pb2 as pb
+
+from nvcre_agent import wire
+from nvcre_agent.incidents.model import ChangeKind, Kept
+from nvcre_agent.kernel.kmsg import Position
+from nvcre_agent.outbox_file import CorruptError, Statement
+from nvcre_agent.outbox_queue import PendingEvent
+from nvcre_agent.xid.model import Clears
+
+log = logging.getLogger(__name__)
+
+EVERYTHING_GONE: tuple[Statement, ...] = (
+    ("DELETE FROM state", ()),
+    ("DELETE FROM events", ()),
+    ("DELETE FROM incidents", ()),
+)
+
+
+def event_of(row: tuple[int, str, bytes]) -> PendingEvent | None:
+    """None for one that cannot be read."""
+    seq, kind, body = row
+    try:
+        return PendingEvent(seq, ChangeKind(kind), pb.Event.FromString(body), len(body))
+    except (DecodeError, ValueError, TypeError) as error:
+        log.warning("outbox event unreadable seq=%d error=%r", seq, str(error))
+        return None
+
+
+def delete_event(seq: int) -> Statement:
+    return "DELETE FROM events WHERE seq = ?", (seq,)
+
+
+def insert_state(key: str, value: str) -> Statement:
+    return "INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value)
+
+
+def insert_event(one: PendingEvent) -> Statement:
+    values = (one.seq, one.kind.value, one.event.SerializeToString())
+    return "INSERT OR REPLACE INTO events VALUES (?, ?, ?)", values
+
+
+def insert_incident(row: tuple[Any, ...]) -> Statement:
+    return "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row
+
+
+def number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise CorruptError(f"state seq_reserved: {text[:64]!r} is no number") from error
+
+
+def position(state: Mapping[str, str]) -> Position | None:
+    """Raises CorruptError."""
+    if (text := state.get("position")) is None:
+        return None
+    sequence, _, boot_id = text.partition(" ")
+    return Position(boot_id, number(sequence))
+
+
+def incident_row(kept: Kept) -> tuple[Any, ...]:
+    return (
+        kept.incident.id,
+        wire.incident(kept.incident).SerializeToString(),
+        kept.subject,
+        kept.clears.value,
+        kept.boot_id,
+        kept.last_monotonic_s,
+        int(kept.remedied),
+        kept.finding_key,
+    )
+
+
+def kept(row: Sequence[Any]) -> Kept | None:
+    """None for a row of another version: its events and the kernel log tell it again."""
+    try:
+        return Kept(
+            incident=wire.incident_from(pb.Incident.FromString(row[1])),
+            subject=row[2],
+            clears=Clears(row[3]),
+            boot_id=row[4],
+            last_monotonic_s=row[5],
+            remedied=bool(row[6]),
+            finding_key=row[7],
+        )
+    except (DecodeError, KeyError, ValueError, TypeError) as error:
+        log.warning("outbox incident unreadable id=%s error=%r", row[0], str(error))
+        return None
