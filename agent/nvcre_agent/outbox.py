@@ -84,10 +84,11 @@ class Outbox:
         self._incidents = {str(row[0]): row for row in contents.incidents}
         self.kept = tuple(kept for kept in map(rows.kept, contents.incidents) if kept is not None)
         self.position = rows.position(self._state)
+        first = [self._set("outbox_id", self.outbox_id), self._reserve()]
         connection, error = opened.connection, opened.error
         if connection is not None:
             try:
-                write(connection, [self._set("outbox_id", self.outbox_id), self._reserve()])
+                write(connection, first)
             except sqlite3.Error as refused:
                 connection.close()
                 connection, error = None, str(refused)
