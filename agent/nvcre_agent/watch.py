@@ -12,7 +12,9 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
@@ -21,8 +23,10 @@ from nvcre_agent.checks import rules, tracker
 from nvcre_agent.checks.limits import Limits
 from nvcre_agent.checks.limits import shipped as shipped_limits
 from nvcre_agent.incidents import signals
+from nvcre_agent.incidents.escalation import History
 from nvcre_agent.incidents.folding import Folding
 from nvcre_agent.incidents.model import Change, Signal
+from nvcre_agent.incidents.reset_signs import ResetSigns
 from nvcre_agent.incidents.signals import Moment
 from nvcre_agent.kernel.kmsg import KernelLog, Position
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
@@ -32,9 +36,11 @@ from nvcre_agent.metrics import Metrics
 from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.nvml.snapshot import Inventory, MonitorState, NvmlEvent, Sight, Snapshot
 from nvcre_agent.outbox import Outbox
+from nvcre_agent.process_owner import NOBODY, ProcessOwners
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 TICK_S = 1.0
 KEEP_POSITION_S = 30.0  # how often the position is written when the log grows without events
 
@@ -71,12 +77,16 @@ class Watch:
         self._nvml_state: MonitorState = nvml.state
         metrics.monitor_changed("nvml", _blind_reason(nvml.state))
         self.inventory: Inventory | None = None
+        self._identities = signals.NO_GPUS  # with the GPUs of earlier days that NVML cannot name any more
+        self._owners = ProcessOwners()
         self._observed_through_s = 0.0
         self._stored = asyncio.Event()
         self._limits = limits or shipped_limits()
-        self._baseline = _baseline(outbox)
-        self._folding = Folding(boot_id=boot_id, simulated=simulated, new_id=lambda: uuid.uuid4().hex)
-        self._folding.restore(outbox.kept, monotonic_s=time.monotonic())
+        self._baseline = _remembered(outbox, "baseline", baselines.Baseline.from_json, baselines.Baseline())
+        self._signs = _remembered(outbox, "reset_signs", lambda raw: ResetSigns.from_json(raw, boot_id), ResetSigns())
+        history = _remembered(outbox, "fault_history", History.from_json, History())
+        self._folding = Folding(boot_id=boot_id, simulated=simulated, new_id=lambda: uuid.uuid4().hex, history=history)
+        self._folding.restore(outbox.kept, now_s=time.time(), monotonic_s=time.monotonic())
         self._tracker = tracker.Tracker.resume(self._folding.open_findings, time.monotonic())
         self.on_state: Callable[[], None] = lambda: None
 
@@ -157,15 +167,18 @@ class Watch:
     def _on_record(self, record: Record, backlog: bool) -> None:
         self._position = record.sequence
         for event in self._parser.feed(record.text):
-            self._on_kernel_event(event, record, _moment(record, backlog))
+            at = _moment(record, backlog)
+            self._on_kernel_event(event, record, at if self._kernel.is_device else replace(at, age_s=0.0))
 
     def _on_kernel_event(self, event: KernelEvent, record: Record, at: Moment) -> None:
+        alive = event.pid and not at.uncertain and record.from_kernel
         signal = signals.from_kernel(
             event,
-            self.inventory or signals.NO_GPUS,
+            self._identities,
             at,
             injected=not record.from_kernel,
             origin=f"{self._boot_id}/{record.sequence}/{record.microseconds}",
+            owner=self._owners.owner(event.pid) if event.pid and alive else NOBODY,
         )
         now = {"now_s": at.time_s, "monotonic_s": at.monotonic_s}
         changes: tuple[Change, ...] = ()
@@ -203,9 +216,22 @@ class Watch:
         self._tracker, found = self._tracker.step(said, monotonic_s, self._limits)
         for one in found:
             changes += self._on_finding(one, now_s, monotonic_s)
+        changes += self._on_working_gpus(snapshot, now_s, monotonic_s)
+        learned = {}
         before, self._baseline = self._baseline, self._baseline.advance(snapshot)
-        learned = None if before == self._baseline else {"baseline": json.dumps(self._baseline.to_json())}
-        self._store(tuple(changes), state=learned)
+        if before != self._baseline:
+            learned["baseline"] = json.dumps(self._baseline.to_json())
+        signs_before, (self._signs, reset) = self._signs, self._signs.step(snapshot)
+        if signs_before != self._signs:
+            learned["reset_signs"] = json.dumps(self._signs.to_json(self._boot_id))
+        for gpu_uuid in reset:
+            if (gpu := snapshot.gpu(gpu_uuid)) is not None:
+                changes += self._folding.reset_seen(str(gpu.identity.pci), now_s=now_s, monotonic_s=monotonic_s)
+        self._store(tuple(changes), state=learned or None)
+
+    def _on_working_gpus(self, snapshot: Snapshot, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        answering = [gpu.identity for gpu in snapshot.gpus if gpu.access is None]
+        return self._folding.answering(answering, now_s=now_s, monotonic_s=monotonic_s)
 
     def _on_finding(self, found: tracker.Change, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         finding = found.finding
@@ -214,11 +240,7 @@ class Watch:
                 return self._folding.finding_opened(finding, now_s=now_s, monotonic_s=monotonic_s)
             case tracker.Updated():
                 return self._folding.finding_updated(finding, now_s=now_s, monotonic_s=monotonic_s)
-        changes = self._folding.finding_recovered(finding, now_s=now_s, monotonic_s=monotonic_s)
-        if finding.check == "recovery_action":
-            subject = finding.component.pci_bus_id
-            changes += self._folding.reset_seen(subject, now_s=now_s, monotonic_s=monotonic_s)
-        return changes
+        return self._folding.finding_recovered(finding, now_s=now_s, monotonic_s=monotonic_s)
 
     def _on_nvml_state(self, state: MonitorState) -> None:
         if self._nvml_state == state:
@@ -233,7 +255,8 @@ class Watch:
             return False
         self.inventory = self._nvml.inventory
         self._metrics.inventory_seen(self.inventory)
-        self._store(self._folding.identify(self.inventory, now_s=time.time(), monotonic_s=time.monotonic()))
+        self._identities = self.inventory.remembering(_inventory_of(self._baseline))
+        self._store(self._folding.identify(self._identities, now_s=time.time(), monotonic_s=time.monotonic()))
         self.on_state()
         return True
 
@@ -246,6 +269,8 @@ class Watch:
     def _store(
         self, changes: tuple[Change, ...], *, state: dict[str, str] | None = None, keep_position: bool = False
     ) -> None:
+        if (history := self._folding.take_history()) is not None:
+            state = {**(state or {}), "fault_history": json.dumps(history.to_json())}
         if not changes and state is None and not keep_position:
             return
         for change in changes:
@@ -275,18 +300,23 @@ def _moment(record: Record, backlog: bool) -> Moment:
     if not backlog:
         return Moment(now_s, monotonic_s)
     at_s = min(record.microseconds / 1e6, monotonic_s)
-    return Moment(now_s - (monotonic_s - at_s), at_s, uncertain=True)
+    age_s = monotonic_s - at_s
+    return Moment(now_s - age_s, at_s, uncertain=True, age_s=age_s)
 
 
-def _baseline(outbox: Outbox) -> baselines.Baseline:
-    text = outbox.state("baseline")
+def _remembered(outbox: Outbox, key: str, parse: Callable[[Any], _T], empty: _T) -> _T:
+    text = outbox.state(key)
     if text is None:
-        return baselines.Baseline()
+        return empty
     try:
-        return baselines.Baseline.from_json(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
-        log.warning("baseline unreadable error=%r; learning a new one", error)
-        return baselines.Baseline()
+        return parse(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("remembered state unreadable key=%s error=%r; learning it anew", key, error)
+        return empty
+
+
+def _inventory_of(baseline: baselines.Baseline) -> Inventory:
+    return Inventory(tuple(known.identity for known in baseline.gpus.values()), "", "")
 
 
 def _blind_reason(state: MonitorState) -> str:

@@ -5,47 +5,51 @@
 
 Rules (DESIGN 6.1): both sources telling the same (GPU, code) are one incident; repeats are counted; effects attach to
 their root but never below a root that accuses less; errors of one process are one incident; a bus loss joins the Xid
-79; injected signals never mix with real ones. An incident closes on a healthy sign only: its finding is gone, a reset
-or a reboot was seen and it stayed quiet, another GPU stands in the slot, the link is active again; application errors
-and notes, which leave nothing broken, after a quiet time. Memory is bounded by MAX_OPEN incidents.
+79; injected signals never mix with real ones (matching.py). What comes back after its remedy grows (escalation.py).
+An incident closes on a healthy sign only: its finding is gone, a reset or a reboot was seen and it stayed quiet,
+another GPU stands in the slot, the link is active again, a person says so; application errors and notes, which leave
+nothing broken, after a quiet time. What is older than ACT_WITHIN_S when it is first read is told and accuses nobody.
+Memory is bounded by MAX_OPEN incidents.
 
-It neither reads a source nor writes the outbox; `take_dirty` says what has to be persisted.
+It neither reads a source nor writes the outbox; `take_dirty` and `take_history` say what has to be persisted.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import blake2b
 
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 
 from nvcre_agent.checks.model import Finding
+from nvcre_agent.incidents import matching
+from nvcre_agent.incidents.escalation import History
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Kept, Signal, shortened
-from nvcre_agent.incidents.opened import LONGEST_UPDATE_S, Opened, accuses
-from nvcre_agent.nvml.snapshot import Inventory, PciAddress
-from nvcre_agent.xid.catalogue import catalogue
-from nvcre_agent.xid.model import Clears
+from nvcre_agent.incidents.opened import LONGEST_UPDATE_S, Opened, accuses, fault_name
+from nvcre_agent.nvml.snapshot import GpuIdentity, Inventory, PciAddress
+from nvcre_agent.xid.model import Classification, Clears
 
 MAX_OPEN = 512
 QUIET_S = 300.0  # an application error or a note is over when it was not repeated for this long
 REMEDY_QUIET_S = 60.0  # after a reset or reboot: no repeat for this long
-BUS_DROP_WINDOW_S = 300.0  # an Xid 79 and a bus loss without Xid on one address are one (NVSentinel)
-RECOVERY_ACTION_WINDOW_S = 300.0  # the driver sets the action after the fault, sometimes minutes later
-
-# Findings of checks that only repeat what an open incident of the GPU says already.
-_EXPLAINED_BY_BUS_LOSS = frozenset({"gpu_lost", "gpu_missing", "recovery_action"})
-_EXPLAINED_BY_FAULT = frozenset({"recovery_action"})
+ACT_WITHIN_S = 3 * 24 * 3600.0  # GPUd keeps events for 3 days
+_TOO_OLD = "shown because it was not known before; older than 3 days, so what NVML says today counts"
+_CURABLE = frozenset({FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
 
 
 class Folding:
     """`new_id` makes incident ids; `simulated` marks all incidents of a simulated run."""
 
-    def __init__(self, *, boot_id: str, simulated: bool, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, *, boot_id: str, simulated: bool, new_id: Callable[[], str], history: History | None = None
+    ) -> None:
         self._boot_id = boot_id
         self._simulated = simulated
         self._new_id = new_id
         self._open: dict[str, Opened] = {}
         self._by_subject: dict[str, list[Opened]] = {}
-        self._present: set[str] = set()  # UUIDs that NVML knows in this boot
+        self._present: frozenset[str] = frozenset()  # UUIDs of the GPUs that answered last
+        self._newcomers: dict[str, str] = {}  # slot -> UUID that was seen there once instead of a known one
+        self._history = self._history_kept = history or History()
         self._dirty: set[str] = set()
         self.evicted = 0
 
@@ -57,10 +61,15 @@ class Folding:
     def open_incidents(self) -> tuple[Incident, ...]:
         return tuple(opened.told() for opened in self._open.values())
 
-    def restore(self, kept: Iterable[Kept], *, monotonic_s: float) -> None:
+    def restore(self, kept: Iterable[Kept], *, now_s: float, monotonic_s: float) -> None:
         """Go on with what was open before the restart; a new boot counts as the remedy of what a reboot cures."""
         for one in kept:
-            self._keep(Opened.restored(one, boot_id=self._boot_id, now_monotonic_s=monotonic_s))
+            opened = Opened.restored(one, boot_id=self._boot_id, now_monotonic_s=monotonic_s)
+            self._keep(opened)
+            if one.boot_id != self._boot_id:
+                self._dirty.add(opened.facts.id)
+                if opened.remedied_by is not None and not one.remedied:
+                    self._remember_remedy(opened, now_s)
 
     @property
     def open_findings(self) -> tuple[Finding, ...]:
@@ -86,45 +95,100 @@ class Folding:
         alive = tuple(self._open[key].kept() for key in dirty if key in self._open)
         return alive, tuple(key for key in dirty if key not in self._open)
 
+    def take_history(self) -> History | None:
+        """The history to write, when it changed since the last call."""
+        changed = None if self._history == self._history_kept else self._history
+        self._history_kept = self._history
+        return changed
+
     # --- signals
 
     def fold(self, signal: Signal) -> tuple[Change, ...]:
-        if (same := self._same(signal)) is not None:
+        signal = self._judged(signal)
+        candidates = [one for one in self._by_subject.get(signal.subject, ()) if one.facts.injected == signal.injected]
+        if (same := matching.same(signal, candidates)) is not None:
             return self._grown(same, signal, urgent=same.repeat(signal))
-        if (root := self._root_of(signal)) is not None:
+        if (root := matching.root(signal, candidates)) is not None:
             return self._grown(root, signal, urgent=root.attach(signal))
         return self._opened(signal)
+
+    def _judged(self, signal: Signal) -> Signal:
+        """The signal with the verdict that fits its age and what its GPU went through before."""
+        verdict = signal.verdict
+        if signal.injected:
+            return signal
+        if signal.age_s > ACT_WITHIN_S:
+            quiet = replace(verdict, blame=Blame.NO, condition="", clears=Clears.QUIET, remedy=_TOO_OLD)
+            return replace(signal, verdict=quiet)
+        fault = fault_name(signal.subject, signal.component, signal.kind, signal.code, "")
+        if fault:
+            verdict = self._history.escalated(verdict, fault, signal.code, signal.pid, signal.time_s)
+            self._history = self._history.seen(fault, signal.code, signal.pid, signal.time_s)
+        return signal if verdict is signal.verdict else replace(signal, verdict=verdict)
 
     def link_active(self, subject: str, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         """The NIC's port is up again."""
         down = [one for one in self._by_subject.get(subject, ()) if one.facts.mnemonic == "LINK_DOWN"]
-        return tuple(self._recover(one, now_s, monotonic_s) for one in down)
+        return tuple(self._recover(one, RecoveredBy.LINK_ACTIVE, now_s, monotonic_s) for one in down)
 
     def reset_seen(self, subject: str, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
-        """The recovery action of a GPU went back to none: what a reset cures is over once it stays quiet."""
+        """A GPU was reset: what a reset cures is over once it stays quiet."""
         changes = []
         for one in list(self._by_subject.get(subject, ())):
             if one.facts.kind is IncidentKind.XID and one.facts.code == 154:
-                changes.append(self._recover(one, now_s, monotonic_s))
-            elif one.clears is Clears.RESET and not one.finding_key:
-                one.remedied = True
+                changes.append(self._recover(one, RecoveredBy.RESET, now_s, monotonic_s))
+            elif one.clears is Clears.RESET and one.remedied_by is None:
+                one.remedied_by = RecoveredBy.RESET
                 one.last_monotonic_s = max(one.last_monotonic_s, monotonic_s)
                 self._dirty.add(one.facts.id)
+                self._remember_remedy(one, now_s)
+        return tuple(changes)
+
+    def set_healthy(self, uuid: str, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        """A person vouches for a GPU, or with "" for the whole node. What a check still finds stays open."""
+        changes: list[Change] = []
+        for one in list(self._open.values()):
+            if not one.finding_key and uuid in ("", one.facts.component.uuid):
+                changes.append(self._recover(one, RecoveredBy.SET_HEALTHY, now_s, monotonic_s))
+                changes += self._let_go(one, now_s, monotonic_s)
+        self._history = self._history.without(uuid) if uuid else History()
         return tuple(changes)
 
     def identify(self, inventory: Inventory, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
-        """NVML knows the GPUs now: name those that were known by slot only, and close what a replacement cures."""
-        self._present.update(gpu.uuid for gpu in inventory.gpus)
+        """Who the GPUs are is known now: name those that were known by slot only."""
         changes = []
         for gpu in inventory.gpus:
-            for one in list(self._by_subject.get(str(gpu.pci), ())):
+            for one in self._by_subject.get(str(gpu.pci), ()):
                 component = one.facts.component
-                if not component.uuid:
+                if not component.uuid and component.kind in (ComponentKind.GPU, ComponentKind.NVLINK):
                     link = component.kind is ComponentKind.NVLINK
                     one.identify(gpu.uuid, None if link else gpu.index)
+                    if not one.facts.injected:
+                        one.escalate(self._history.escalated(one.verdict, one.fault, one.facts.code, 0, now_s))
                     changes.append(self._tell(one, ChangeKind.UPDATED, now_s, monotonic_s))
-                elif component.uuid != gpu.uuid and not one.finding_key:
-                    changes.append(self._recover(one, now_s, monotonic_s))
+        return tuple(changes)
+
+    def answering(self, gpus: Iterable[GpuIdentity], *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        """These GPUs answer. One that is seen twice in a slot where another one had a fault has replaced it."""
+        by_uuid = {gpu.uuid: gpu for gpu in gpus}
+        self._present = frozenset(by_uuid)
+        changes = [
+            self._moved(one, gpu, now_s, monotonic_s)
+            for one in list(self._open.values())
+            if (gpu := by_uuid.get(one.facts.component.uuid)) is not None and one.subject != str(gpu.pci)
+        ]
+        newcomers: dict[str, str] = {}
+        for gpu in by_uuid.values():
+            slot = str(gpu.pci)
+            for one in list(self._by_subject.get(slot, ())):
+                old = one.facts.component.uuid
+                if old in ("", gpu.uuid) or one.facts.component.kind is ComponentKind.NIC:
+                    continue
+                newcomers[slot] = gpu.uuid
+                if self._newcomers.get(slot) == gpu.uuid:
+                    changes.append(self._recover(one, RecoveredBy.REPLACED, now_s, monotonic_s))
+                    self._history = self._history.without(old)
+        self._newcomers = newcomers
         return tuple(changes)
 
     # --- findings of checks
@@ -133,19 +197,38 @@ class Folding:
         if (known := self._by_finding(finding.key)) is not None:
             return self._finding_changed(known, finding, now_s, monotonic_s)
         subject = _subject_of(finding)
-        if (cause := self._explains(subject, finding)) is not None:
-            cause.held_by.add(finding.key)
-            return ()
+        cause = next((one for one in self._by_subject.get(subject, ()) if matching.explains(one, finding)), None)
+        if cause is not None:
+            return self._held(cause, finding, now_s, monotonic_s)
+        return self._found(finding, subject, now_s, monotonic_s)
+
+    def _held(self, cause: Opened, finding: Finding, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        """The incident says it already; the finding keeps it open, and may say that it is worse than that."""
+        cause.held[finding.key] = finding
+        verdict = cause.verdict
+        if cause.remedied_by is not None and finding.fault_class in _CURABLE:  # the remedy did not help
+            verdict = self._history.escalated(verdict, cause.fault, cause.root_code, 0, now_s)
+        elif finding.check == "recovery_action":
+            clears = Clears.REBOOT if finding.fault_class is FaultClass.NEEDS_REBOOT else Clears.RESET
+            verdict = Classification(finding.fault_class, cause.facts.blame, clears, remedy=finding.remedy)
+        return (self._tell(cause, ChangeKind.UPDATED, now_s, monotonic_s),) if cause.escalate(verdict) else ()
+
+    def _found(self, finding: Finding, subject: str, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        verdict = Classification(finding.fault_class, finding.blame, Clears.RESET, "", finding.blame_condition)
+        verdict = replace(verdict, remedy=finding.remedy)
+        fault = fault_name(subject, finding.component, IncidentKind.HEALTH_CHECK, 0, finding.check)
+        if fault:
+            verdict = self._history.escalated(verdict, fault, 0, 0, now_s)
         facts = Incident(
             id=self._new_id(),
             kind=IncidentKind.HEALTH_CHECK,
             code=0,
-            fault_class=finding.fault_class,
-            blame=finding.blame,
-            blame_condition=finding.blame_condition,
+            fault_class=verdict.fault_class,
+            blame=verdict.blame,
+            blame_condition=verdict.condition,
             component=finding.component,
             message=shortened(finding.message),
-            remedy=shortened(finding.remedy),
+            remedy=shortened(verdict.remedy),
             sources=(Source.NVML,),
             first_seen_s=now_s,
             last_seen_s=now_s,
@@ -155,16 +238,29 @@ class Folding:
         opened = Opened(facts, subject=subject, clears=Clears.RESET, boot_id=self._boot_id, monotonic_s=monotonic_s)
         opened.finding_key = finding.key
         self._keep(opened)
-        return (*self._evict(now_s, monotonic_s), self._tell(opened, ChangeKind.OPENED, now_s, monotonic_s))
+        return (self._tell(opened, ChangeKind.OPENED, now_s, monotonic_s), *self._evict(now_s, monotonic_s))
 
     def finding_updated(self, finding: Finding, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         return self.finding_opened(finding, now_s=now_s, monotonic_s=monotonic_s)
 
     def finding_recovered(self, finding: Finding, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         for one in self._open.values():
-            one.held_by.discard(finding.key)
+            one.held.pop(finding.key, None)
         known = self._by_finding(finding.key)
-        return () if known is None else (self._recover(known, now_s, monotonic_s),)
+        if known is None:
+            return ()
+        return (self._recover(known, known.remedied_by or RecoveredBy.CONDITION_GONE, now_s, monotonic_s),)
+
+    def _by_finding(self, key: str) -> Opened | None:
+        return next((one for one in self._open.values() if one.finding_key == key), None)
+
+    def _let_go(self, one: Opened, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+        """What an incident explained that was closed without a cure is a fault of its own again."""
+        return tuple(
+            change
+            for finding in one.held.values()
+            for change in self.finding_opened(finding, now_s=now_s, monotonic_s=monotonic_s)
+        )
 
     # --- time
 
@@ -172,8 +268,8 @@ class Folding:
         """Tell growth that is due and close what is over."""
         changes = []
         for one in list(self._open.values()):
-            if self._is_over(one, monotonic_s):
-                changes.append(self._recover(one, now_s, monotonic_s))
+            if (by := self._over(one, monotonic_s)) is not None:
+                changes.append(self._recover(one, by, now_s, monotonic_s))
             elif one.dirty and monotonic_s >= one.due_s:
                 changes.append(self._tell(one, ChangeKind.UPDATED, now_s, monotonic_s))
         return tuple(changes)
@@ -182,58 +278,6 @@ class Folding:
         """Tell all growth now (a Sync wants everything that happened before it)."""
         dirty = [one for one in self._open.values() if one.dirty]
         return tuple(self._tell(one, ChangeKind.UPDATED, now_s, monotonic_s) for one in dirty)
-
-    # --- which incident
-
-    def _same(self, signal: Signal) -> Opened | None:
-        for one in self._candidates(signal):
-            facts = one.facts
-            if facts.kind is signal.kind and facts.code == signal.code:
-                if facts.mnemonic != signal.verdict.mnemonic and signal.kind is not IncidentKind.XID:
-                    continue  # an AER Corrected is not an AER Fatal
-                processes = {facts.pid, signal.pid} - {0}
-                if len(processes) > 1 and facts.fault_class is FaultClass.APPLICATION:
-                    continue
-                return one
-            bus_loss = {(facts.kind, facts.code), (signal.kind, signal.code)}
-            if bus_loss == {(IncidentKind.BUS_DROP, 0), (IncidentKind.XID, 79)} and (
-                one.age_s(signal.monotonic_s) <= BUS_DROP_WINDOW_S
-            ):
-                return one
-        return None
-
-    def _root_of(self, signal: Signal) -> Opened | None:
-        if signal.kind is not IncidentKind.XID:
-            return None
-        rules = catalogue()
-        window = RECOVERY_ACTION_WINDOW_S if signal.code == 154 else rules.effect_window_s
-        newest_first = sorted(self._candidates(signal), key=lambda one: one.last_monotonic_s, reverse=True)
-        for one in newest_first:
-            if one.facts.kind not in (IncidentKind.XID, IncidentKind.BUS_DROP):
-                continue
-            if signal.caused_by:
-                if one.root_code == signal.caused_by or signal.caused_by in one.effects:
-                    return one
-                continue
-            if one.age_s(signal.monotonic_s) <= window and _follows(signal, one):
-                return one
-        return None
-
-    def _candidates(self, signal: Signal) -> Iterator[Opened]:
-        return (one for one in self._by_subject.get(signal.subject, ()) if one.facts.injected == signal.injected)
-
-    def _explains(self, subject: str, finding: Finding) -> Opened | None:
-        for one in self._by_subject.get(subject, ()):
-            if one.facts.injected or one.facts.blame is not Blame.YES:
-                continue
-            if one.root_code == 79 and finding.check in _EXPLAINED_BY_BUS_LOSS:
-                return one
-            if one.facts.kind is IncidentKind.XID and finding.check in _EXPLAINED_BY_FAULT:
-                return one
-        return None
-
-    def _by_finding(self, key: str) -> Opened | None:
-        return next((one for one in self._open.values() if one.finding_key == key), None)
 
     # --- opening, growing, closing
 
@@ -258,6 +302,9 @@ class Folding:
             pid=signal.pid,
             process=shortened(signal.process, 64),
             caused_by=signal.caused_by,
+            unit=signal.unit,
+            pod_uid=signal.pod_uid,
+            container_id=signal.container_id,
             raw=shortened(signal.raw),
         )
         clears = Clears.QUIET if signal.injected else verdict.clears
@@ -297,18 +344,28 @@ class Folding:
         known.last_s = now_s
         return (self._tell(known, ChangeKind.UPDATED, now_s, monotonic_s),)
 
-    def _is_over(self, one: Opened, monotonic_s: float) -> bool:
+    def _over(self, one: Opened, monotonic_s: float) -> RecoveredBy | None:
         quiet_s = monotonic_s - one.last_monotonic_s
-        if one.finding_key or one.held_by:
-            return False
+        if one.finding_key or one.held:
+            return None
         match one.clears:
-            case Clears.QUIET:
-                return quiet_s >= QUIET_S
-            case Clears.RESET | Clears.REBOOT:
+            case Clears.QUIET if quiet_s >= QUIET_S:
+                return RecoveredBy.QUIET
+            case Clears.RESET | Clears.REBOOT if quiet_s >= REMEDY_QUIET_S:
                 uuid = one.facts.component.uuid
-                return one.remedied and quiet_s >= REMEDY_QUIET_S and (not uuid or uuid in self._present)
+                return one.remedied_by if not uuid or uuid in self._present else None
             case _:
-                return False
+                return None
+
+    def _remember_remedy(self, one: Opened, now_s: float) -> None:
+        if one.fault and one.facts.fault_class in _CURABLE and not one.facts.injected:
+            self._history = self._history.remedied(one.fault, now_s)
+
+    def _moved(self, one: Opened, gpu: GpuIdentity, now_s: float, monotonic_s: float) -> Change:
+        self._forget_place(one)
+        one.move(str(gpu.pci), gpu.index)
+        self._by_subject.setdefault(one.subject, []).append(one)
+        return self._tell(one, ChangeKind.UPDATED, now_s, monotonic_s)
 
     def _tell(self, one: Opened, kind: ChangeKind, now_s: float, monotonic_s: float, uncertain: bool = False) -> Change:
         if kind is ChangeKind.UPDATED:
@@ -318,15 +375,20 @@ class Folding:
         self._dirty.add(one.facts.id)
         return Change(kind, one.told(), now_s, monotonic_s, uncertain)
 
-    def _recover(self, one: Opened, now_s: float, monotonic_s: float) -> Change:
+    def _recover(self, one: Opened, by: RecoveredBy, now_s: float, monotonic_s: float) -> Change:
         del self._open[one.facts.id]
+        self._forget_place(one)
+        self._dirty.add(one.facts.id)
+        # What was quiet was over that long after its last sign, however late that is noticed.
+        at_s = min(now_s, one.last_s + QUIET_S) if by is RecoveredBy.QUIET else now_s
+        recovered_at_s = max(at_s, one.last_s, one.facts.first_seen_s)  # the wall clock may have gone back
+        return Change(ChangeKind.RECOVERED, one.told(recovered_at_s, by), now_s, monotonic_s)
+
+    def _forget_place(self, one: Opened) -> None:
         siblings = self._by_subject[one.subject]
         siblings.remove(one)
         if not siblings:
             del self._by_subject[one.subject]
-        self._dirty.add(one.facts.id)
-        recovered_at_s = max(now_s, one.facts.first_seen_s)
-        return Change(ChangeKind.RECOVERED, one.told(recovered_at_s), now_s, monotonic_s)
 
     def _keep(self, one: Opened) -> None:
         self._open[one.facts.id] = one
@@ -338,28 +400,8 @@ class Folding:
             return ()
         least = min(self._open.values(), key=lambda one: (accuses(one.facts.blame), one.last_monotonic_s))
         self.evicted += 1
-        return (self._recover(least, now_s, monotonic_s),)
-
-
-def _follows(signal: Signal, root: Opened) -> bool:
-    """Is this Xid an effect of that incident?"""
-    rules = catalogue()
-    facts = root.facts
-    if signal.code != 154 and accuses(signal.verdict.blame) > accuses(facts.blame):
-        return False
-    other_process = bool(signal.pid and facts.pid and signal.pid != facts.pid)
-    if facts.fault_class is FaultClass.APPLICATION and other_process:
-        return False
-    if signal.code in rules.effects.get(root.root_code, frozenset()) or signal.code in root.effects:
-        return True
-    if signal.code in rules.effects_of_any:
-        return root.root_code not in rules.effects_of_any
-    same_process = bool(signal.pid) and signal.pid == facts.pid
-    return (
-        same_process
-        and signal.verdict.fault_class is FaultClass.APPLICATION
-        and facts.fault_class is FaultClass.APPLICATION
-    )
+        over = self._recover(least, RecoveredBy.EVICTED, now_s, monotonic_s)
+        return (over, *self._let_go(least, now_s, monotonic_s))
 
 
 def _subject_of(finding: Finding) -> str:

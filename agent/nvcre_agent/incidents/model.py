@@ -48,6 +48,7 @@ class Signal:
     container_id: str = ""
     raw: str = ""
     origin: str = ""
+    age_s: float = 0.0  # how long ago it was when it was read
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,19 @@ once for a new source or a new effect, else after 1 s, 2 s, 4 s ... 300 s, so th
 
 from dataclasses import replace
 
-from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 
+from nvcre_agent.checks.model import Component, Finding
 from nvcre_agent.incidents.model import Incident, Kept, Signal, shortened
 from nvcre_agent.xid.classify import UNKNOWN
-from nvcre_agent.xid.model import Clears
+from nvcre_agent.xid.model import Classification, Clears
 
 JOIN_WINDOW_S = 30.0  # both sources tell the same fault within this time (DESIGN 6.1)
 FIRST_UPDATE_S = 1.0
 LONGEST_UPDATE_S = 300.0
 MAX_EFFECTS = 64
+MAX_UNIT = 64
+UNITS_JOINED_BY = "; "
 
 _SEVERITY = {
     FaultClass.UNKNOWN: 0,
@@ -45,11 +48,11 @@ class Opened:
         "effects",
         "facts",
         "finding_key",
-        "held_by",
+        "held",
         "interval_s",
         "last_monotonic_s",
         "last_s",
-        "remedied",
+        "remedied_by",
         "sources",
         "subject",
     )
@@ -64,9 +67,9 @@ class Opened:
         self.effects = dict(facts.effects)
         self.last_s = facts.last_seen_s
         self.last_monotonic_s = monotonic_s
-        self.remedied = False
+        self.remedied_by: RecoveredBy | None = None  # a remedy was seen, and the fault not since
         self.finding_key = ""
-        self.held_by: set[str] = set()
+        self.held: dict[str, Finding] = {}  # what checks find and this incident explains, by key
         self.dirty = False
         self.interval_s = FIRST_UPDATE_S
         self.due_s = monotonic_s + FIRST_UPDATE_S
@@ -84,13 +87,15 @@ class Opened:
             # The monotonic clock of another boot says nothing; "long ago" is what is known.
             monotonic_s=kept.last_monotonic_s if same_boot else now_monotonic_s - 1e6,
         )
-        opened.remedied = kept.remedied or (not same_boot and kept.clears in (Clears.REBOOT, Clears.RESET))
-        if not same_boot and opened.remedied:
+        if not same_boot and kept.clears in (Clears.REBOOT, Clears.RESET):
+            opened.remedied_by = RecoveredBy.REBOOT
             opened.last_monotonic_s = now_monotonic_s  # the quiet time after the reboot counts from here
+        elif kept.remedied:
+            opened.remedied_by = RecoveredBy.RESET if kept.clears is Clears.RESET else RecoveredBy.REBOOT
         opened.finding_key = kept.finding_key
         return opened
 
-    def told(self, recovered_at_s: float | None = None) -> Incident:
+    def told(self, recovered_at_s: float | None = None, by: RecoveredBy | None = None) -> Incident:
         return replace(
             self.facts,
             count=self.count,
@@ -98,17 +103,30 @@ class Opened:
             effects=dict(self.effects),
             last_seen_s=max(self.last_s, self.facts.first_seen_s),
             recovered_at_s=recovered_at_s,
+            recovered_by=by,
         )
 
     def kept(self) -> Kept:
         return Kept(
-            self.told(), self.subject, self.clears, self.boot_id, self.last_monotonic_s, self.remedied, self.finding_key
+            self.told(),
+            self.subject,
+            self.clears,
+            self.boot_id,
+            self.last_monotonic_s,
+            self.remedied_by is not None,
+            self.finding_key,
         )
 
     @property
     def root_code(self) -> int:
         """A bus loss is an Xid 79 without its line."""
         return 79 if self.facts.kind is IncidentKind.BUS_DROP else self.facts.code
+
+    @property
+    def fault(self) -> str:
+        """What escalation.py calls the fault; empty while nobody knows which GPU it is."""
+        facts = self.facts
+        return fault_name(self.subject, facts.component, facts.kind, facts.code, facts.check)
 
     def age_s(self, monotonic_s: float) -> float:
         return abs(monotonic_s - self.last_monotonic_s)
@@ -131,17 +149,43 @@ class Opened:
         return self._refine(signal) or urgent
 
     def attach(self, signal: Signal) -> bool:
-        """A later event that follows this fault; True when it is the first of its code."""
+        """A later event that follows this fault; True when it is the first Xid of its code."""
+        self._seen(signal)
+        if signal.kind is not IncidentKind.XID:
+            return False
         first = signal.code not in self.effects
         if first and len(self.effects) >= MAX_EFFECTS:
             return False
         source = self._effect_sources.setdefault(signal.code, signal.source)
         if first or source is signal.source:
             self.effects[signal.code] = self.effects.get(signal.code, 0) + 1
-        self._seen(signal)
         if signal.code == 154:
             first |= self._raise(signal)
         return first
+
+    def escalate(self, verdict: Classification) -> bool:
+        """Take over what the fault became because it came back; True when that is news."""
+        facts = self.facts
+        if _SEVERITY[verdict.fault_class] <= _SEVERITY[facts.fault_class] and facts.blame is verdict.blame:
+            return False
+        self.facts = _with_verdict(facts, verdict)
+        self.clears = verdict.clears
+        return True
+
+    @property
+    def verdict(self) -> Classification:
+        facts = self.facts
+        return Classification(
+            facts.fault_class, facts.blame, self.clears, facts.mnemonic, facts.blame_condition, facts.remedy
+        )
+
+    def move(self, subject: str, index: int | None) -> None:
+        """The GPU is known by another address since a reboot."""
+        self.subject = subject
+        component = replace(self.facts.component, pci_bus_id=subject)
+        self.facts = replace(self.facts, component=component)
+        if component.kind is ComponentKind.GPU:
+            self.facts = replace(self.facts, component=replace(component, index=index))
 
     def identify(self, component_uuid: str, index: int | None) -> None:
         component = replace(self.facts.component, uuid=component_uuid)
@@ -152,7 +196,7 @@ class Opened:
     def _seen(self, signal: Signal) -> None:
         self.last_s = max(self.last_s, signal.time_s)
         self.last_monotonic_s = max(self.last_monotonic_s, signal.monotonic_s)
-        self.remedied = False
+        self.remedied_by = None
         self.dirty = True
 
     def _refine(self, signal: Signal) -> bool:
@@ -166,25 +210,41 @@ class Opened:
                 message=shortened(signal.message),
                 raw=shortened(signal.raw),
                 caused_by=signal.caused_by,
-                component=signal.component if signal.component.uuid else facts.component,
+                component=_narrower(facts.component, signal.component),
             )
+        elif facts.component.gpu_instance is None and signal.component.gpu_instance is not None:
+            facts = replace(facts, component=_with_instance(facts.component, signal.component))
         if not facts.pid and signal.pid:
-            facts = replace(facts, pid=signal.pid, process=signal.process)
+            facts = replace(
+                facts,
+                pid=signal.pid,
+                process=signal.process,
+                pod_uid=signal.pod_uid,
+                container_id=signal.container_id,
+            )
+        if signal.unit and signal.unit not in facts.unit.split(UNITS_JOINED_BY):
+            units = f"{facts.unit}{UNITS_JOINED_BY}{signal.unit}" if facts.unit else signal.unit
+            facts = replace(facts, unit=units if len(units) <= MAX_UNIT else facts.unit)
         undecided = facts.fault_class is FaultClass.UNKNOWN and signal.verdict is not UNKNOWN
         worse = (accuses(signal.verdict.blame), _SEVERITY[signal.verdict.fault_class]) > (
             accuses(facts.blame),
             _SEVERITY[facts.fault_class],
         )
+        # An Xid 154 on its own is the driver's present word: another action replaces it, only none (0) does not.
+        action = facts.kind is IncidentKind.XID and facts.code == 154 and facts.remedy != signal.verdict.remedy
+        driver_asks = _SEVERITY[signal.verdict.fault_class] >= _SEVERITY[FaultClass.NEEDS_RESET]
         changed = (undecided and signal.verdict.fault_class is not FaultClass.UNKNOWN) or worse
+        changed = changed or (action and driver_asks)
         if changed:
-            facts = _with_verdict(facts, signal)
+            facts = _with_verdict(facts, signal.verdict)
             self.clears = signal.verdict.clears
         self.facts = facts
         return changed
 
     def _raise(self, signal: Signal) -> bool:
-        """A recovery action raises the verdict at once and never lowers it; only its remedy is taken over always."""
-        if _SEVERITY[signal.verdict.fault_class] < _SEVERITY[FaultClass.NEEDS_RESET]:
+        """A recovery action raises the verdict at once and never lowers it; of a milder one nothing is taken over."""
+        needed = max(_SEVERITY[FaultClass.NEEDS_RESET], _SEVERITY[self.facts.fault_class])
+        if _SEVERITY[signal.verdict.fault_class] < needed:
             return False
         worse = _SEVERITY[signal.verdict.fault_class] > _SEVERITY[self.facts.fault_class]
         blame = max(self.facts.blame, signal.verdict.blame, key=accuses)
@@ -197,8 +257,29 @@ class Opened:
         return changed
 
 
-def _with_verdict(facts: Incident, signal: Signal) -> Incident:
-    verdict = signal.verdict
+def fault_name(subject: str, component: Component, kind: IncidentKind, code: int, check: str) -> str:
+    """`<device>/<code>`: by UUID for a GPU and its links, else by address. A GPU that is gone is an Xid 79."""
+    of_gpu = component.kind in (ComponentKind.GPU, ComponentKind.NVLINK) and kind is not IncidentKind.SXID
+    device = component.uuid if of_gpu else subject or "node"
+    if not device:
+        return ""
+    if kind is IncidentKind.BUS_DROP or check in ("gpu_lost", "gpu_missing"):
+        kind, code, check = IncidentKind.XID, 79, ""
+    return f"{device}/{check or f'{kind.value} {code}'}"
+
+
+def _narrower(known: Component, said: Component) -> Component:
+    """What the kernel line names (a link), with the MIG instance that only NVML told."""
+    if not said.uuid:
+        return _with_instance(known, said) if known.gpu_instance is None else known
+    return said if said.gpu_instance is not None else _with_instance(said, known)
+
+
+def _with_instance(component: Component, of: Component) -> Component:
+    return replace(component, gpu_instance=of.gpu_instance, compute_instance=of.compute_instance)
+
+
+def _with_verdict(facts: Incident, verdict: Classification) -> Incident:
     return replace(
         facts,
         fault_class=verdict.fault_class,

@@ -4,7 +4,7 @@ Attribution goes through the inventory (the last good identity map), by (domain,
 kernel prints four digits of the domain and NVML eight.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvcre_protos.vocabulary import ComponentKind, IncidentKind, Source
 
@@ -12,6 +12,7 @@ from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents.model import Signal
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.nvml.snapshot import EventType, Inventory, NvmlEvent, PciAddress
+from nvcre_agent.process_owner import NOBODY, Owner
 from nvcre_agent.xid.classify import classify_kernel, classify_sxid, classify_xid
 from nvcre_agent.xid.model import Classification
 
@@ -33,14 +34,23 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When something was read. `uncertain` marks wall time derived from the boot clock."""
+    """When something happened, and how long ago. `uncertain` marks wall time derived from the boot clock."""
 
     time_s: float
     monotonic_s: float
     uncertain: bool = False
+    age_s: float = 0.0
 
 
-def from_kernel(event: KernelEvent, inventory: Inventory, at: Moment, *, injected: bool, origin: str = "") -> Signal:
+def from_kernel(
+    event: KernelEvent,
+    inventory: Inventory,
+    at: Moment,
+    *,
+    injected: bool,
+    origin: str = "",
+    owner: Owner = NOBODY,
+) -> Signal:
     """`injected`: the record was written by a process, not by the kernel; `origin` names the record."""
     subject, component = _owner(event, inventory)
     return Signal(
@@ -58,8 +68,12 @@ def from_kernel(event: KernelEvent, inventory: Inventory, at: Moment, *, injecte
         pid=event.pid or 0,
         process=event.process or "",
         caused_by=event.caused_by or 0,
+        unit=event.unit or "",
+        pod_uid=owner.pod_uid,
+        container_id=owner.container_id,
         raw=event.raw,
         origin=f"{origin}/{event.raw}" if origin else "",
+        age_s=at.age_s,
     )
 
 
@@ -72,7 +86,8 @@ def from_nvml(event: NvmlEvent) -> Signal | None:
         subject, component = "", Component(ComponentKind.NODE)
     else:
         subject = str(event.gpu.pci)
-        component = Component(ComponentKind.GPU, event.gpu.index, event.gpu.uuid, subject)
+        instances = (event.gpu_instance, event.compute_instance)
+        component = Component(ComponentKind.GPU, event.gpu.index, event.gpu.uuid, subject, *instances)
     return Signal(
         kind=IncidentKind.XID,
         code=event.data,
@@ -110,7 +125,7 @@ def _owner(event: KernelEvent, inventory: Inventory) -> tuple[str, Component]:
     gpu = gpu_component(pci, inventory)
     if event.nvlink is not None:
         gpu = Component(ComponentKind.NVLINK, event.nvlink, gpu.uuid, gpu.pci_bus_id)
-    return str(pci), gpu
+    return str(pci), replace(gpu, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance)
 
 
 def _with_function(printed: str) -> str:

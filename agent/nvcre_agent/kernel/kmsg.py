@@ -85,6 +85,11 @@ class KernelLog:
         self.counts = KmsgCounts()
         self.blind: str | None = "NotOpened"
 
+    @property
+    def is_device(self) -> bool:
+        """Its records carry this machine's boot clock; what a file's carry, nobody knows."""
+        return self._kind is _Kind.DEVICE
+
     async def run(self) -> None:
         """Read for ever. Raises what `on_record` raises; trouble with the source is Blind and tried again."""
         try:

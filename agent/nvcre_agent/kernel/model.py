@@ -21,6 +21,7 @@ class KernelEventKind(StrEnum):
 class KernelEvent:
     """`severity` is the printed word, where there is one.
 
+    `unit` is the part of the GPU that an Xid 13 or 31 names; the instances are those of MIG, None for the whole GPU.
     `state` of a NIC is DOWN, ACTIVE, Fatal, Module, Temperature or Error. `line` is the number that the caller gave to
     the line where the event begins.
     """
@@ -39,5 +40,8 @@ class KernelEvent:
     switch: int | None = None
     device: str | None = None
     state: str | None = None
+    unit: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
     injected: bool = False
     line: int = 0

@@ -12,7 +12,11 @@ from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.xid.classify import link_event, recovery_action
 
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})[^)]{{0,64}}\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})([^)]{{0,64}})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
+_GPU_INSTANCE = re.compile(r"\bGPU-I: *(\d{1,4})\b")
+_COMPUTE_INSTANCE = re.compile(r"\bGPU-CI: *(\d{1,4})\b")
+_CLUSTER = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})\b")
+_MMU_CLIENT = re.compile(r"\b((?:GPC|HUB)CLIENT_\w{1,32}) faulted\b")
 _PID = re.compile(r"pid=('?<unknown>'?|\d{1,10})(?:, *|$)")
 _NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
@@ -37,7 +41,7 @@ _ADAPTER_ENDS = ("fallen off the bus and is not responding to commands", "is not
 def xid(line: str) -> KernelEvent | None:
     if (found := _XID.match(line)) is None:
         return None
-    code, position = int(found[2]), found.end()
+    code, position = int(found[3]), found.end()
     pid = process = None
     if (field := _PID.match(line, position)) is not None:
         pid = int(field[1]) if field[1].isdigit() else None
@@ -55,6 +59,7 @@ def xid(line: str) -> KernelEvent | None:
     elif code == 154 and (change := recovery_action(message)) is not None:
         action = change[1]
     cause = _CAUSE.search(message)
+    instances = found[2]
     return KernelEvent(
         kind=KernelEventKind.XID,
         message=message,
@@ -67,8 +72,20 @@ def xid(line: str) -> KernelEvent | None:
         severity=severity,
         recovery_action=action,
         caused_by=int(cause[1]) if cause else None,
+        unit=_unit(code, message),
+        gpu_instance=int(one[1]) if (one := _GPU_INSTANCE.search(instances)) else None,
+        compute_instance=int(one[1]) if (one := _COMPUTE_INSTANCE.search(instances)) else None,
         injected=injected,
     )
+
+
+def _unit(code: int, message: str) -> str | None:
+    """The part of the GPU, in words that are the same whatever else the line says."""
+    if code == 13 and (found := _CLUSTER.search(message)) is not None:
+        return f"GPC {int(found[1])}, TPC {int(found[2])}"
+    if code == 31 and (found := _MMU_CLIENT.search(message)) is not None:
+        return found[1]
+    return None
 
 
 def sxid(line: str) -> KernelEvent | None:

@@ -14,7 +14,7 @@ from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Signal
 from nvcre_agent.incidents.signals import Moment, from_kernel, from_nvml
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.nvml.snapshot import EventType, GpuIdentity, Inventory, NvmlEvent, PciAddress
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 
 WALL = 1_800_000_000.0
 GPUS = Inventory(
@@ -56,6 +56,11 @@ class Node:
     def wait(self, seconds: float) -> list[Change]:
         self.clock_s += seconds
         return self._told(self.folding.tick(WALL + self.clock_s, self.clock_s))
+
+    def look(self, *gpus: GpuIdentity) -> list[Change]:
+        """A snapshot in which these GPUs answer; all of them by default."""
+        now = {"now_s": WALL + self.clock_s, "monotonic_s": self.clock_s}
+        return self._told(self.folding.answering(gpus or GPUS.gpus, **now))
 
     def _told(self, changes: Iterable[Change]) -> list[Change]:
         changes = list(changes)
@@ -330,7 +335,7 @@ def test_an_application_error_is_over_after_a_quiet_time() -> None:
     assert node.wait(rules.QUIET_S - 1) == []
     [over] = node.wait(2)
     assert over.kind is ChangeKind.RECOVERED
-    assert over.incident.recovered_at_s == WALL + node.clock_s
+    assert (over.incident.recovered_by, over.incident.recovered_at_s) == (RecoveredBy.QUIET, WALL + node.clock_s - 1)
     assert node.open == ()
 
 
@@ -346,7 +351,7 @@ def restarted(node: Node, *, boot_id: str = "boot-1") -> Node:
     kept, _ = node.folding.take_dirty()
     again = Node(boot_id=boot_id)
     again.clock_s = node.clock_s if boot_id == "boot-1" else 20.0
-    again.folding.restore(kept, monotonic_s=again.clock_s)
+    again.folding.restore(kept, now_s=WALL + again.clock_s, monotonic_s=again.clock_s)
     return again
 
 
@@ -375,18 +380,19 @@ def test_a_reboot_clears_what_a_reboot_cures_once_the_gpu_is_back_and_quiet() ->
     before.xid(79)
     node = restarted(before, boot_id="boot-2")
     assert node.wait(rules.REMEDY_QUIET_S + 1) == [], "NVML has not seen the GPU yet"
-    node.folding.identify(GPUS, now_s=WALL, monotonic_s=node.clock_s)
-    assert kinds(node.wait(1)) == [ChangeKind.RECOVERED]
+    assert node.look() == []
+    [over] = node.wait(1)
+    assert (over.kind, over.incident.recovered_by) == (ChangeKind.RECOVERED, RecoveredBy.REBOOT)
 
 
 def test_a_fault_that_comes_back_after_the_reboot_stays_open() -> None:
     before = Node()
     before.xid(79)
     node = restarted(before, boot_id="boot-2")
-    node.folding.identify(GPUS, now_s=WALL, monotonic_s=node.clock_s)
+    node.look()
     node.clock_s += 10
     node.xid(79)
-    assert node.wait(10 * rules.REMEDY_QUIET_S) != [ChangeKind.RECOVERED]
+    assert ChangeKind.RECOVERED not in kinds(node.wait(10 * rules.REMEDY_QUIET_S))
     assert len(node.open) == 1
 
 
@@ -394,23 +400,23 @@ def test_a_failed_row_remap_survives_the_reboot_and_ends_with_the_gpu() -> None:
     before = Node()
     before.xid(64, "Row Remapper: failed")
     node = restarted(before, boot_id="boot-2")
-    node.folding.identify(GPUS, now_s=WALL, monotonic_s=node.clock_s)
+    node.look()
     assert node.wait(3600) == []
-    replaced = Inventory(
-        (GpuIdentity(0, "GPU-new", PciAddress(0, 0x3B, 0), "NVIDIA H100 80GB HBM3", "n"),), "570", "12"
-    )
-    [over] = node.folding.identify(replaced, now_s=WALL, monotonic_s=node.clock_s)
-    assert over.kind is ChangeKind.RECOVERED
+    newcomer = GpuIdentity(0, "GPU-new", PciAddress(0, 0x3B, 0), "NVIDIA H100 80GB HBM3", "n")
+    assert node.look(newcomer) == [], "one sight is no confirmation"
+    [over] = node.look(newcomer)
+    assert (over.kind, over.incident.recovered_by) == (ChangeKind.RECOVERED, RecoveredBy.REPLACED)
 
 
 def test_a_reset_clears_what_a_reset_cures_after_a_quiet_time() -> None:
     node = Node()
-    node.folding.identify(GPUS, now_s=WALL, monotonic_s=node.clock_s)
+    node.look()
     node.xid(48, "DBE")
     subject = "00000000:3B:00.0"
     assert node.folding.reset_seen(subject, now_s=WALL, monotonic_s=node.clock_s) == ()
     assert node.wait(rules.REMEDY_QUIET_S - 1) == []
-    assert kinds(node.wait(2)) == [ChangeKind.RECOVERED]
+    [over] = node.wait(2)
+    assert (over.kind, over.incident.recovered_by) == (ChangeKind.RECOVERED, RecoveredBy.RESET)
 
 
 def test_the_link_of_a_nic_recovers_when_it_is_active_again() -> None:

@@ -213,7 +213,7 @@ def test_21_a_fatal_sxid_with_its_details_is_one_incident_of_a_link() -> None:
 def test_36_an_xid_of_a_mig_instance_belongs_to_the_gpu_it_is_on() -> None:
     node = Node()
     node.record("NVRM: Xid (PCI:0000:3c:00 GPU-I:03): 94, pid=5, name=train, Contained: SM (0x1)")
-    assert node.only().component == Component(ComponentKind.GPU, 1, "GPU-1", "00000000:3C:00.0")
+    assert node.only().component == Component(ComponentKind.GPU, 1, "GPU-1", "00000000:3C:00.0", gpu_instance=3)
 
 
 def test_43_an_unknown_xid_is_shown_and_accuses_nobody() -> None:
