@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import msgspec
 
 from nvcre_coordinator.api.conditions import Condition, ConditionType, is_true
@@ -13,6 +15,23 @@ class JobRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     kind: str
     name: str
     api_group: str | None = None
+
+
+class GapReason(StrEnum):
+    ROTATED = "Rotated"  # while nobody was connected
+    POD_GONE = "PodGone"  # before its log was read to the end
+
+
+class LogGap(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Lines that may have been lost: between two times, or all after the first where there is no second."""
+
+    pod: str
+    reason: GapReason
+    after: Moment | None = None
+    before: Moment | None = None
+
+
+MAX_GAPS = 16  # maxItems of status.logGaps
 
 
 class BandwidthMeasurementSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -33,6 +52,7 @@ class BandwidthMeasurementStatus(msgspec.Struct, frozen=True, rename="camel", om
     conditions: tuple[Condition, ...] = ()
     results: tuple[BandwidthResult, ...] = ()
     transport: tuple[str, ...] = ()
+    log_gaps: tuple[LogGap, ...] = ()
     start_time: Moment | None = None
     completion_time: Moment | None = None
 
@@ -98,6 +118,7 @@ class GoodputMeasurementStatus(msgspec.Struct, frozen=True, rename="camel", omit
     application_start_time: Moment | None = None
     application_stop_time: Moment | None = None
     pending_interruption: PendingInterruption | None = None
+    log_gaps: tuple[LogGap, ...] = ()
 
     @property
     def complete(self) -> bool:

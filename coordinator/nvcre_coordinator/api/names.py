@@ -26,6 +26,7 @@ LABEL_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 ANNOTATION_GROUP_NODES: Final = "nvcre.nvidia.com/group-nodes"
 ANNOTATION_COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 ANNOTATION_JOB_UID: Final = "nvcre.nvidia.com/job-uid"
+ANNOTATION_BANDWIDTH: Final = "nvcre.nvidia.com/bandwidth-state"  # the same of a BandwidthMeasurement
 ANNOTATION_GOODPUT: Final = "nvcre.nvidia.com/goodput-state"  # what a GoodputMeasurement's figures go on from
 ANNOTATION_RESTART: Final = "nvcre.nvidia.com/restart"  # on a workload: which restart of the Job it is
 

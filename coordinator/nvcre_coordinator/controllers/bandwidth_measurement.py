@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.resources import BANDWIDTH_MEASUREMENTS, JOBS, PODS
@@ -23,7 +24,7 @@ from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key, cached, cached_pod
-from nvcre_coordinator.controllers.log_follower import LogFollower, read_whole
+from nvcre_coordinator.controllers.log_follower import READ_DEADLINE_S, Kept, LogFollower, read_whole
 from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import measurement_lifecycle as lifecycle
 from nvcre_coordinator.core.conditions import Stamp
@@ -120,12 +121,17 @@ class BandwidthMeasurementController:
             follower = None
         startable = pod is not None and pod.record.phase in ("Running", "Succeeded", "Failed")
         if follower is None and pod is not None and startable and pod.waiting != CRASH_LOOP:
-            follower = LogFollower(self._client, profile, key[0], pod.record.name, pod.record.uid)
+            follower = LogFollower(self._client, profile, pod, self._remembered(item))
             self._followers[key] = follower
             return min(1.0, _interval_s(item.view))
+        if follower is not None and pod is not None and pod.record.phase == "Running":
+            follower.log.go_on(pod)
         sample = follower.sample() if follower is not None else None
         status = lifecycle.running(item.view, sample, self._stamp(item.view))
+        if follower is not None:
+            item = await self._keep(item, follower)
         await self._write(item, status)
+        assert item.view is not None
         self._gauges(item.view, job, status)
         return _interval_s(item.view) if follower is not None else SAFETY_NET_S
 
@@ -133,7 +139,7 @@ class BandwidthMeasurementController:
         self, item: Cached[BandwidthMeasurement], job: Job | None, profile: CompiledProfile, end: RunEnd
     ) -> float | None:
         assert item.view is not None
-        read = await self._final_read(item.key, job, profile)
+        read = await self._final_read(item, job, profile)
         patience = measurement_timeout(job) if job is not None else lifecycle.LEAST_PATIENCE
         decision = lifecycle.finish(item.view, end, read, patience, self._stamp(item.view))
         await self._write(item, decision.status)
@@ -142,23 +148,30 @@ class BandwidthMeasurementController:
             logger.warning("final log not read namespace=%s measurement=%s error=%r", *item.key, decision.warning)
         return decision.retry_after.total_seconds() if decision.retry_after is not None else None
 
-    async def _final_read(self, key: Key, job: Job | None, profile: CompiledProfile) -> LogRead:
-        follower = self._followers.get(key)
-        followed = follower.sample() if follower is not None and follower.complete else None
+    async def _final_read(
+        self, item: Cached[BandwidthMeasurement], job: Job | None, profile: CompiledProfile
+    ) -> LogRead:
+        """The whole log of the finished pod, or what was followed of it where that is more (rotation, an early end)."""
+        key, follower = item.key, self._followers.get(item.key)
         if job is None:
-            return followed or LogRead(error="the Job is gone")
+            return _followed(follower) or LogRead(error="the Job is gone")
         run = workload_name(job.metadata.name)
         listed = await self._client.list(PODS, key[0], label_selector=f"{names.LABEL_JOBSET}={run}")
-        pods = [cached_pod(obj).record for obj in listed]
-        pod = lifecycle.choose_pod(pods, profile.replicated_job)
-        if pod is None:
+        pods = {pod.record.uid: pod for pod in map(cached_pod, listed)}
+        chosen = lifecycle.choose_pod([pod.record for pod in pods.values()], profile.replicated_job)
+        if chosen is None:
             missing = f"no pod of the replicated job {profile.replicated_job!r} exists (LogProfile {profile.name})"
-            return followed or LogRead(error=missing)
-        if not lifecycle.readable(pod):
-            return LogRead(error=f"pod {pod.name} has not finished")
-        read = await read_whole(self._client, profile, key[0], pod.name)
-        same_pod = follower is not None and follower.uid == pod.uid
-        if followed is not None and same_pod and (read.error is not None or followed.samples > read.samples):
+            return _followed(follower) or LogRead(error=missing)
+        if not lifecycle.readable(chosen):
+            return LogRead(error=f"pod {chosen.name} has not finished")
+        kept = self._remembered(item)
+        if follower is None and kept is not None and kept.pod_uid == chosen.uid:
+            follower = self._followers[key] = LogFollower(self._client, profile, pods[chosen.uid], kept)
+        if follower is not None and follower.uid == chosen.uid:
+            await follower.log.end(READ_DEADLINE_S)
+        read = await read_whole(self._client, profile, key[0], chosen.name)
+        followed = _followed(follower) if follower is not None and follower.uid == chosen.uid else None
+        if followed is not None and (read.error is not None or followed.samples > read.samples):
             return followed
         return read
 
@@ -208,7 +221,35 @@ class BandwidthMeasurementController:
         chosen = lifecycle.choose_pod([pod.record for pod in by_uid.values()], replicated_job)
         return by_uid[chosen.uid] if chosen is not None else None
 
-    # Writing
+    # Keeping and writing
+
+    def _remembered(self, item: Cached[BandwidthMeasurement]) -> Kept | None:
+        """What the last coordinator wrote down."""
+        assert item.view is not None
+        text = item.view.metadata.annotations.get(names.ANNOTATION_BANDWIDTH)
+        if text is None:
+            return None
+        try:
+            return msgspec.json.decode(text, type=Kept)
+        except msgspec.DecodeError as error:
+            logger.warning("bandwidth state unreadable namespace=%s measurement=%s error=%r", *item.key, str(error))
+            return None
+
+    async def _keep(self, item: Cached[BandwidthMeasurement], follower: LogFollower) -> Cached[BandwidthMeasurement]:
+        """Before the status: that is written again from what was kept, and not the other way round."""
+        assert item.view is not None
+        kept = follower.kept()
+        text = msgspec.json.encode(kept).decode() if kept is not None else None
+        if text is None or text == item.view.metadata.annotations.get(names.ANNOTATION_BANDWIDTH):
+            return item
+        patch = {"metadata": {"annotations": {names.ANNOTATION_BANDWIDTH: text}}}
+        try:
+            raw = await self._client.merge_patch(BANDWIDTH_MEASUREMENTS, item.key[1], patch, item.key[0])
+        except ApiError as error:
+            if not (error.conflict or error.not_found):
+                raise
+            return item
+        return cached(raw, BandwidthMeasurement)
 
     def _stamp(self, measurement: BandwidthMeasurement) -> Stamp:
         return Stamp(self._clock(), measurement.metadata.generation)
@@ -255,13 +296,14 @@ class BandwidthMeasurementController:
     async def _unfollow(self, key: Key) -> None:
         follower = self._followers.pop(key, None)
         if follower is not None:
-            await follower.stop()
+            await follower.log.stop()
 
     # Who must look again
 
     def _changed(self, old: Cached[Any] | None, new: Cached[Any] | None) -> None:
+        """What we write ourselves is no reason to look."""
         item = new or old
-        if item is not None and self._leading:
+        if item is not None and self._leading and _asks(old) != _asks(new):
             self._queue.add(item.key)
 
     def _job_changed(self, old: Cached[Job] | None, new: Cached[Job] | None) -> None:
@@ -280,6 +322,19 @@ class BandwidthMeasurementController:
             return
         for item in self._caches.bandwidths.by_index("job", f"{job[0]}/{job[1]}"):
             self._queue.add(item.key)
+
+
+def _followed(follower: LogFollower | None) -> LogRead | None:
+    """Of a log that was followed to its end."""
+    return follower.sample() if follower is not None and follower.log.complete else None
+
+
+def _asks(item: Cached[Any] | None) -> tuple[Any, ...] | None:
+    """The part of a measurement that others write."""
+    if item is None:
+        return None
+    metadata = item.raw["metadata"]
+    return metadata.get("generation"), metadata.get("deletionTimestamp"), metadata.get("finalizers")
 
 
 def _same_job(measurement: BandwidthMeasurement, job: Job) -> bool:

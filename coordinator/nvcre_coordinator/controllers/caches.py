@@ -70,6 +70,7 @@ class CachedPod:
     record: PodRecord
     containers: tuple[str, ...]
     waiting: str  # why the first container waits, such as CrashLoopBackOff
+    restarts: int = 0  # of its containers
     deleting: bool = False
     unschedulable: str | None = None  # what the scheduler says when it cannot place the pod
     program: str = ""  # fingerprint of images and commands
@@ -108,6 +109,7 @@ def cached_pod(obj: dict[str, Any]) -> CachedPod:
         record=observe(pod),
         containers=tuple(container.name for container in pod.containers),
         waiting=waits[0] if waits else "",
+        restarts=sum(container.restart_count for container in pod.containers),
         deleting=pod.metadata.deletion_timestamp is not None,
         unschedulable=None if refusal is None else clip(refusal, DIAGNOSIS_BYTES),
         program=program_of(pod),

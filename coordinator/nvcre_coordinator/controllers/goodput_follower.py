@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nvcre_kube.client import KubeClient
-from nvcre_logs.lines import LineFeed
 from nvcre_logs.training import Kind, TrainingEvent, TrainingProfile, TrainingReader
 
 from nvcre_coordinator.controllers.caches import CachedPod
-from nvcre_coordinator.controllers.log_stream import parsed, read_to_its_end
-from nvcre_coordinator.core.log_cursor import LogCursor, Position
+from nvcre_coordinator.controllers.log_stream import FollowedLog
+from nvcre_coordinator.core.log_cursor import Position
+from nvcre_coordinator.core.log_gaps import Gaps
 
 MAX_WAITING = 10_000
 """Events that nobody has taken yet; a log that is this far ahead waits."""
@@ -26,6 +26,7 @@ MAX_WAITING = 10_000
 class Drained:
     events: list[TrainingEvent] = field(default_factory=list)
     position: Position | None = None
+    gaps: Gaps = ()
 
     @property
     def last_activity(self) -> datetime | None:
@@ -35,66 +36,32 @@ class Drained:
 
 
 class GoodputFollower:
-    """`complete` once the log's end was reached; `gone` when there is no such log any more."""
+    """Of one pod."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        profile: TrainingProfile,
-        pod: CachedPod,
-        position: Position | None,
-    ) -> None:
-        self._client = client
-        self._profile = profile
-        self._namespace = pod.namespace
-        self._pod = pod.record.name
-        self.complete = self.gone = False
+    def __init__(self, client: KubeClient, profile: TrainingProfile, pod: CachedPod, position: Position | None) -> None:
         self._reader = TrainingReader(profile)
-        self._cursor = LogCursor(position)
         self._rank: tuple[str, int | None] | None = None
         self._waiting: list[TrainingEvent] = []
         self._position = position
         self._taken = asyncio.Event()
-        self._task = asyncio.create_task(self._run())
+        self.log = FollowedLog(client, pod, profile.spec.container_name, self._events, self._add, position=position)
 
     def drain(self) -> Drained:
-        drained = Drained(self._waiting, self._position)
+        drained = Drained(self._waiting, self._position, self.log.gaps)
         self._waiting = []
         self._taken.set()
         return drained
 
-    def go_on(self) -> None:
-        """The pod runs though its log ended: a container that was started again, or a kubelet."""
-        if self.complete:
-            self.complete = False
-            self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
-
-    async def _run(self) -> None:
-        self.complete = await read_to_its_end(self._read, self._namespace, self._pod)
-        self.gone = not self.complete
-
-    async def _read(self) -> None:
-        chunks = self._client.pod_log(
-            self._pod,
-            self._namespace,
-            container=self._profile.spec.container_name or None,
-            follow=True,
-            timestamps=True,
-            since_time=self._cursor.ask_again(),
-        )
-        async for events in parsed(chunks, LineFeed(), self._events):
-            self._waiting += events
-            self._position = self._cursor.position
-            while len(self._waiting) > MAX_WAITING:
-                self._taken.clear()
-                await self._taken.wait()
+    async def _add(self, events: list[TrainingEvent]) -> None:
+        """Returns when there is room for more."""
+        self._waiting += events
+        self._position = self.log.position
+        while len(self._waiting) > MAX_WAITING:
+            self._taken.clear()
+            await self._taken.wait()
 
     def _events(self, block: bytes) -> list[TrainingEvent]:
-        return [event for event in self._reader.feed(self._cursor.take(block)) if self._of_one_rank(event)]
+        return [event for event in self._reader.feed(block) if self._of_one_rank(event)]
 
     def _of_one_rank(self, event: TrainingEvent) -> bool:
         """Every rank of the pod may print its steps: those of the first one that did count."""

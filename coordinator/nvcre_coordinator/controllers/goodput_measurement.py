@@ -24,7 +24,7 @@ from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import ConditionType, is_true
 from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.log_profile import LogProfile
-from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
+from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus, LogGap
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key
 from nvcre_coordinator.controllers.goodput_follower import Drained, GoodputFollower
@@ -35,6 +35,7 @@ from nvcre_coordinator.core.durations import sample_interval
 from nvcre_coordinator.core.goodput import GoodputState, Interrupted, Rules, Sampled, fold, rules_of
 from nvcre_coordinator.core.job_conclusion import ended_at
 from nvcre_coordinator.core.log_cursor import Position
+from nvcre_coordinator.core.log_gaps import merged
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.pods import last_attempt
 from nvcre_coordinator.metrics import JobMetrics
@@ -53,6 +54,7 @@ class Kept(msgspec.Struct, frozen=True):
 
     state: GoodputState = GoodputState()
     positions: dict[str, Position] = {}
+    gaps: tuple[LogGap, ...] = ()
 
 
 class GoodputMeasurementController:
@@ -127,11 +129,11 @@ class GoodputMeasurementController:
             before = await self._follow(key, job, profile, kept)
             kept = self._sampled(key, kept, rules, before, end)
         if end is None:
-            status = goodput_status.running(measurement.status, kept.state, rules, self._stamp(item))
+            status = goodput_status.running(measurement.status, kept.state, rules, self._stamp(item), gaps=kept.gaps)
         elif (
             self._read_to_the_end(key) or self._clock() >= self._seen_ended.setdefault(key, self._clock()) + LAST_LINES
         ):
-            status = self._final(item, measurement, job, kept.state, rules)
+            status = self._final(item, measurement, job, kept, rules)
         else:
             self._kept[key] = (measurement.metadata.uid, kept)
             return LOOK_AGAIN_S
@@ -154,7 +156,7 @@ class GoodputMeasurementController:
         records = last_attempt(pod.record for pod in by_uid.values() if not pod.record.launcher)
         return [by_uid[record.uid] for record in sorted(records, key=lambda record: (record.rank or 0, record.name))]
 
-    async def _follow(self, key: Key, job: Job, profile: TrainingProfile, kept: Kept) -> list[TrainingEvent]:
+    async def _follow(self, key: Key, job: Job, profile: TrainingProfile, kept: Kept) -> list[Drained]:
         """The first worker, and the last one where that logs the steps.  Returns what is left of earlier pods' logs."""
         workers = self._workers_of(job)
         strategy = profile.spec.worker_strategy
@@ -165,17 +167,17 @@ class GoodputMeasurementController:
             if uid not in held and pod.record.phase in ("Running", "Succeeded", "Failed"):
                 held[uid] = GoodputFollower(self._client, profile, pod, kept.positions.get(uid))
             elif uid in held and pod.record.phase == "Running":
-                held[uid].go_on()
+                held[uid].log.go_on(pod)
         over = [held.pop(uid) for uid in tuple(held) if wanted and uid not in wanted]
         for follower in over:
-            await follower.stop()
+            await follower.log.stop()
         self._followers[key] = {uid: held[uid] for uid in wanted if uid in held} or held
-        return _merged([follower.drain() for follower in over])
+        return [follower.drain() for follower in over]
 
-    def _sampled(self, key: Key, kept: Kept, rules: Rules, before: list[TrainingEvent], end: datetime | None) -> Kept:
+    def _sampled(self, key: Key, kept: Kept, rules: Rules, before: list[Drained], end: datetime | None) -> Kept:
         """Everything that the followers have read is in the state, and their positions are beside it."""
         drained = {uid: follower.drain() for uid, follower in self._followers.get(key, {}).items()}
-        events = before + _merged(list(drained.values()))
+        events = _merged(before) + _merged(list(drained.values()))
         if end is not None:
             events = goodput_status.not_after(events, end)
         state = kept.state
@@ -185,11 +187,12 @@ class GoodputMeasurementController:
         if end is None and (events or state.start_time is not None):
             state = fold(state, Sampled(self._clock(), max(activity, default=None)), rules)
         positions = {uid: one.position for uid, one in drained.items() if one.position is not None}
-        return Kept(state, kept.positions | positions)
+        gaps = merged(kept.gaps, tuple(gap for one in (*before, *drained.values()) for gap in one.gaps))
+        return Kept(state, kept.positions | positions, gaps)
 
     def _read_to_the_end(self, key: Key) -> bool:
         followers = self._followers.get(key, {})
-        return all(follower.complete or follower.gone for follower in followers.values())
+        return all(follower.log.complete or follower.log.gone for follower in followers.values())
 
     async def _interruption(self, item: Cached[GoodputMeasurement], job: Job, kept: Kept, rules: Rules) -> Kept:
         state = kept.state
@@ -201,21 +204,27 @@ class GoodputMeasurementController:
         state = fold(state, Interrupted(at, WORKLOAD_RESTARTED), rules)
         # As the Job's own reset of our status: time before the restart leaves the ratio.
         state = msgspec.structs.replace(state, start_time=job.status.last_restart_time or self._clock())
-        return Kept(state)
+        return Kept(state, gaps=kept.gaps)
 
     def _final(
         self,
         item: Cached[GoodputMeasurement],
         measurement: GoodputMeasurement,
         job: Job,
-        state: GoodputState,
+        kept: Kept,
         rules: Rules,
     ) -> GoodputMeasurementStatus:
-        stamp, end = self._stamp(item), ended_at(job.status)
+        state, stamp, end = kept.state, self._stamp(item), ended_at(job.status)
         assert end is not None
         if is_true(job.status.conditions, ConditionType.SUCCEEDED):
             return goodput_status.succeeded(
-                measurement.status, state, rules, stamp, ended_at=end, profile=measurement.spec.log_profile_ref
+                measurement.status,
+                state,
+                rules,
+                stamp,
+                ended_at=end,
+                profile=measurement.spec.log_profile_ref,
+                gaps=kept.gaps,
             )
         exits = [pod.record.exit for pod in self._workers_of(job)]
         finished = [exit_.finished_at for exit_ in exits if exit_ is not None and exit_.finished_at is not None]
@@ -226,6 +235,7 @@ class GoodputMeasurementController:
             stamp,
             ended_at=end,
             container_finished_at=min(finished, default=None),
+            gaps=kept.gaps,
         )
 
     # Keeping and writing
@@ -285,7 +295,7 @@ class GoodputMeasurementController:
 
     async def _unfollow(self, key: Key) -> None:
         for follower in self._followers.pop(key, {}).values():
-            await follower.stop()
+            await follower.log.stop()
 
     # Who must look again
 

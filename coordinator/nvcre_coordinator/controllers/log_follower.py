@@ -1,7 +1,8 @@
-"""Follows the log of one pod from its first line to its end and sums up its bandwidth rows.
+"""Follows the log of one pod to its end and sums up its bandwidth rows.
 
-A connection that breaks begins again from the first line with an empty table, so no row counts twice; until it has
-caught up, the older sums stand.
+Each counts once, over broken connections and new coordinators: what was summed up is kept with the position behind it.
+Where the kubelet's stamps are missing, a connection that breaks begins again from the first line with an empty table;
+until it has caught up, the older sums stand.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import msgspec
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_logs.lines import LineFeed, split_prefixes
 from nvcre_logs.nccl_log import Row
 from nvcre_logs.nccl_output import NcclOutputParser
 
-from nvcre_coordinator.controllers.log_stream import parsed, read_to_its_end
-from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable
+from nvcre_coordinator.api.measurement import LogGap
+from nvcre_coordinator.controllers.caches import CachedPod
+from nvcre_coordinator.controllers.log_stream import FollowedLog, parsed
+from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable, Sums
+from nvcre_coordinator.core.log_cursor import Position
 from nvcre_coordinator.core.log_profile import MAX_INT64, CompiledProfile, bandwidth_rows
 from nvcre_coordinator.core.measurement_lifecycle import LogRead
 
@@ -24,9 +29,26 @@ READ_DEADLINE_S = 120.0
 MAX_TRANSPORTS = 32
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What a pod's log has given up to a position, for the next coordinator to go on from."""
+
+    pod_uid: str
+    position: Position
+    sums: Sums = ()
+    transport: tuple[str, ...] = ()
+    rows: int = 0
+    gaps: tuple[LogGap, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    rows: list[BandwidthRow]
+    transport: list[str]
+
+
 @dataclass(slots=True)
 class LogSums:
-    """What one pass over a log has given so far."""
+    """What one pass over a log has given so far.  `parse` may run in a thread, one block at a time."""
 
     profile: CompiledProfile
     table: BandwidthTable = field(default_factory=BandwidthTable)
@@ -40,18 +62,30 @@ class LogSums:
         if self.profile.reads_tables:
             self._tables = NcclOutputParser(self._found.append)
 
+    @classmethod
+    def resumed(cls, profile: CompiledProfile, kept: Kept) -> LogSums:
+        return cls(profile, BandwidthTable.of(kept.sums), transport=set(kept.transport), rows=kept.rows)
+
     async def take(self, chunks: AsyncIterator[bytes]) -> None:
         async for _ in parsed(chunks, self.feed, self.scan):
             pass
 
     def scan(self, block: bytes) -> None:
+        self.add(self.parse(block))
+
+    def parse(self, block: bytes) -> Found:
         """Whole lines."""
-        self.rows += self.table.add(self._rows(block))
-        if self.profile.transport is None:
-            return
-        for (name,) in self.profile.transport.scan(block):
-            if name and len(self.transport) < MAX_TRANSPORTS:
-                self.transport.add(name[:256].decode(errors="replace").strip())
+        found = Found(self._rows(block), [])
+        if self.profile.transport is not None:
+            names = (name for (name,) in self.profile.transport.scan(block) if name)
+            found.transport = [name[:256].decode(errors="replace").strip() for name in names]
+        return found
+
+    def add(self, found: Found) -> None:
+        self.rows += self.table.add(found.rows)
+        for name in found.transport:
+            if len(self.transport) < MAX_TRANSPORTS:
+                self.transport.add(name)
 
     def _rows(self, block: bytes) -> list[BandwidthRow]:
         if self._tables is None:
@@ -65,49 +99,60 @@ class LogSums:
         self._found.clear()
         return rows
 
-    def read(self) -> LogRead:
+    def read(self, gaps: tuple[LogGap, ...] = ()) -> LogRead:
         return LogRead(
             results=self.table.results(),
             transport=tuple(sorted(self.transport)),
             rows=self.rows,
             skipped_lines=self.feed.skipped_lines,
+            gaps=gaps,
         )
 
 
 class LogFollower:
-    """A background task for one pod; `sample` is what is known now, `complete` once the log's end was reached."""
+    """Of one pod; `sample` is what is known now."""
 
-    def __init__(self, client: KubeClient, profile: CompiledProfile, namespace: str, pod: str, uid: str) -> None:
-        self._client = client
+    def __init__(self, client: KubeClient, profile: CompiledProfile, pod: CachedPod, kept: Kept | None) -> None:
+        self.uid = pod.record.uid
         self._profile = profile
-        self._namespace = namespace
-        self._pod = pod
-        self.uid = uid
-        self.complete = False
-        self._current = LogSums(profile)
+        if kept is None or kept.pod_uid != self.uid:
+            kept = None
+        self._sums = LogSums(profile) if kept is None else LogSums.resumed(profile, kept)
         self._best = LogRead()
-        self._task = asyncio.create_task(self._run())
+        self.log = FollowedLog(
+            client,
+            pod,
+            profile.container,
+            self._parse,
+            self._add,
+            position=None if kept is None else kept.position,
+            gaps=() if kept is None else kept.gaps,
+            begin=self._begin,
+        )
 
     def sample(self) -> LogRead:
-        now = self._current.read()
-        if self.complete or now.samples >= self._best.samples:
+        self._sums.feed.skipped_lines = self.log.skipped_lines
+        now = self._sums.read(self.log.gaps)
+        if self.log.complete or self.log.position is not None or now.samples >= self._best.samples:
             self._best = now
         return self._best
 
-    async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.wait({self._task})
+    def kept(self) -> Kept | None:
+        """None for a log without stamps: the next coordinator begins again."""
+        if self.log.position is None:
+            return None
+        sums, transport = self._sums.table.sums(), tuple(sorted(self._sums.transport))
+        return Kept(self.uid, self.log.position, sums, transport, self._sums.rows, self.log.gaps)
 
-    async def _run(self) -> None:
-        # A clean end is the container's end, or a kubelet that restarts: the final read settles which.
-        self.complete = await read_to_its_end(self._read, self._namespace, self._pod)
+    def _parse(self, block: bytes) -> Found:
+        return self._sums.parse(block)
 
-    async def _read(self) -> None:
+    def _begin(self) -> None:
         self.sample()
-        self._current = LogSums(self._profile)
-        await self._current.take(
-            self._client.pod_log(self._pod, self._namespace, container=self._profile.container or None, follow=True)
-        )
+        self._sums = LogSums(self._profile)
+
+    async def _add(self, found: Found) -> None:
+        self._sums.add(found)
 
 
 async def read_whole(client: KubeClient, profile: CompiledProfile, namespace: str, pod: str) -> LogRead:

@@ -1,7 +1,8 @@
 """What following a log takes, whatever it is read for: whole lines, parsed beside the event loop, until its end.
 
-Parsing of large blocks runs in a thread: the event loop carries the agents' streams.  What a broken connection means
-for what was read so far is the follower's matter.
+Parsing of large blocks runs in a thread: the event loop carries the agents' streams.  A connection that breaks goes on
+behind the line that was seen last (core/log_cursor.py); what is lost meanwhile is noted as a gap.  What the lines mean
+is the follower's matter.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from nvcre_kube.client import CONNECTION_ERRORS, ApiError
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_logs.lines import LineFeed
+
+from nvcre_coordinator.controllers.caches import CachedPod
+from nvcre_coordinator.core.log_cursor import LogCursor, Position
+from nvcre_coordinator.core.log_gaps import Gaps, pod_gone, rotated
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +25,98 @@ T = TypeVar("T")
 
 IN_THREAD_BYTES = 32 * 1024
 RETRY_S = 3.0
+
+
+class FollowedLog(Generic[T]):
+    """A background task that reads the log of one pod's container.
+
+    `parse` gets blocks of whole lines that were not seen before, maybe in a thread; `take` gets what it makes of each,
+    with `position` behind it.  `begin` is called before the first line, so again where a log without stamps breaks.
+    `complete` once the log's end was reached, `gone` when there is no such log any more.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        pod: CachedPod,
+        container: str,
+        parse: Callable[[bytes], T],
+        take: Callable[[T], Awaitable[None]],
+        *,
+        position: Position | None = None,
+        gaps: Gaps = (),
+        begin: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._namespace, self._pod = pod.namespace, pod.record.name
+        self._restarts = pod.restarts
+        self._container = container
+        self._parse = parse
+        self._take = take
+        self._begin = begin
+        self._cursor = LogCursor(position)
+        self._next_container = False
+        self.complete = self.gone = False
+        self.position = position
+        self.gaps = gaps
+        self.skipped_lines = 0
+        self._task = asyncio.create_task(self._run())
+
+    def go_on(self, pod: CachedPod) -> None:
+        """The pod runs though its log ended: a container that was started again, or a kubelet."""
+        if self.complete:
+            self.complete = False
+            self._next_container = pod.restarts != self._restarts
+            self._restarts = pod.restarts
+            self._task = asyncio.create_task(self._run())
+
+    async def end(self, deadline_s: float) -> None:
+        """Waits for the end of the log of a pod that has finished."""
+        await asyncio.wait({self._task}, timeout=deadline_s)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._read()
+            except ApiError as error:
+                logger.debug("log not followed namespace=%s pod=%s error=%r", self._namespace, self._pod, str(error))
+                if error.not_found:
+                    self.gaps = pod_gone(self.gaps, self._pod, self.position)
+                    self.gone = True
+                    return
+            except CONNECTION_ERRORS as error:
+                logger.debug("log follow broke namespace=%s pod=%s error=%r", self._namespace, self._pod, error)
+            else:
+                self.complete = True
+                return
+            await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        since = self._cursor.ask_again(had_ended=self._next_container)
+        self._next_container = False
+        if since is None:
+            self._begin()
+        feed, skipped = LineFeed(), self.skipped_lines
+        chunks = self._client.pod_log(
+            self._pod,
+            self._namespace,
+            container=self._container or None,
+            follow=True,
+            timestamps=True,
+            since_time=since,
+        )
+        async for found in parsed(chunks, feed, self._unseen):
+            self.position = self._cursor.position
+            self.gaps = rotated(self.gaps, self._pod, self._cursor.take_gap())
+            self.skipped_lines = skipped + feed.skipped_lines
+            await self._take(found)
+
+    def _unseen(self, block: bytes) -> T:
+        return self._parse(self._cursor.take(block))
 
 
 async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[bytes], T]) -> AsyncIterator[T]:
@@ -33,19 +130,3 @@ async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[
 
 async def _beside_the_loop(parse: Callable[[bytes], T], block: bytes) -> T:
     return await asyncio.to_thread(parse, block) if len(block) > IN_THREAD_BYTES else parse(block)
-
-
-async def read_to_its_end(read: Callable[[], Awaitable[None]], namespace: str, pod: str) -> bool:
-    """`read` is tried until a log ends cleanly; False where there is no such log any more."""
-    while True:
-        try:
-            await read()
-        except ApiError as error:
-            logger.debug("log not followed namespace=%s pod=%s error=%r", namespace, pod, str(error))
-            if error.not_found:
-                return False
-        except CONNECTION_ERRORS as error:
-            logger.debug("log follow broke namespace=%s pod=%s error=%r", namespace, pod, error)
-        else:
-            return True
-        await asyncio.sleep(RETRY_S)

@@ -29,12 +29,23 @@ class _Sum:
     samples: int = 0
 
 
+Sums = tuple[tuple[int, float, float, int], ...]
+"""Of each size in bytes: the sums of algbw and busbw in GB/s, and of how many rows."""
+
+
 @dataclass(slots=True)
 class BandwidthTable:
     """Accumulates rows; memory is bounded by the number of sizes kept, however long the log is."""
 
     _sums: dict[int, _Sum] = field(default_factory=dict)
     rows_beyond_size_limit: int = 0
+
+    @classmethod
+    def of(cls, sums: Sums) -> BandwidthTable:
+        return cls({size: _Sum(algbw, busbw, samples) for size, algbw, busbw, samples in sums})
+
+    def sums(self) -> Sums:
+        return tuple((size, one.algbw_gbps, one.busbw_gbps, one.samples) for size, one in self._sums.items())
 
     def add(self, rows: Iterable[BandwidthRow]) -> int:
         """Adds rows, returns how many; implausible ones are none."""

@@ -17,6 +17,7 @@ from nvcre_logs.training import TrainingEvent
 from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus, PendingInterruption
 from nvcre_coordinator.api.meta import second
+from nvcre_coordinator.core import log_gaps
 from nvcre_coordinator.core.conditions import Stamp, measuring, not_measuring
 from nvcre_coordinator.core.goodput import (
     Checkpoint,
@@ -28,6 +29,7 @@ from nvcre_coordinator.core.goodput import (
     fold,
     ratio,
 )
+from nvcre_coordinator.core.log_gaps import Gaps
 from nvcre_coordinator.core.observed import Measured
 from nvcre_coordinator.core.thresholds import AVG_STEP_TIME, AVG_TFLOPS_PER_GPU, GOODPUT_RATIO
 
@@ -36,13 +38,14 @@ KEYS = frozenset({GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME})
 
 
 def running(
-    status: GoodputMeasurementStatus, state: GoodputState, rules: Rules, stamp: Stamp
+    status: GoodputMeasurementStatus, state: GoodputState, rules: Rules, stamp: Stamp, *, gaps: Gaps = ()
 ) -> GoodputMeasurementStatus:
     """Provisional figures up to now; Measuring becomes True with the first sample that tells something."""
     if status.complete or state.start_time is None:
         return status
     conditions = measuring(status.conditions, "Reading the logs of the running Job; figures are provisional", stamp)
-    return _with_figures(msgspec.structs.replace(status, conditions=conditions), state, rules, stamp.now)
+    status = msgspec.structs.replace(status, conditions=conditions, log_gaps=gaps)
+    return _with_figures(status, state, rules, stamp.now)
 
 
 def unusable_profile(
@@ -62,6 +65,7 @@ def succeeded(
     *,
     ended_at: datetime,
     profile: str,
+    gaps: Gaps = (),
 ) -> GoodputMeasurementStatus:
     if status.complete:
         return status
@@ -72,8 +76,7 @@ def succeeded(
         figures = msgspec.structs.replace(figures, result=None)
     else:
         reason, message = Reason.JOB_SUCCEEDED, f"Goodput {figures.result} up to the end of the Job"
-    conditions = not_measuring(status.conditions, reason, message, stamp, complete=True)
-    return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at))
+    return _completed(figures, reason, message, stamp, ended_at=ended_at, gaps=gaps)
 
 
 def failed(
@@ -84,6 +87,7 @@ def failed(
     *,
     ended_at: datetime,
     container_finished_at: datetime | None = None,
+    gaps: Gaps = (),
 ) -> GoodputMeasurementStatus:
     """The work since the last checkpoint is lost; figures end where the workload did."""
     if status.complete:
@@ -103,10 +107,16 @@ def failed(
         prior_warmup_time_sec=_text(interrupted.prior_warmup_s),
         prior_non_warmup_time_sec=_text(interrupted.prior_warm_s),
     )
-    conditions = not_measuring(
-        status.conditions, Reason.JOB_FAILED, "The Job failed; goodput up to its failure", stamp, complete=True
-    )
-    return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at))
+    message = "The Job failed; goodput up to its failure"
+    return _completed(figures, Reason.JOB_FAILED, message, stamp, ended_at=ended_at, gaps=gaps)
+
+
+def _completed(
+    figures: GoodputMeasurementStatus, reason: Reason, message: str, stamp: Stamp, *, ended_at: datetime, gaps: Gaps
+) -> GoodputMeasurementStatus:
+    message += log_gaps.sentence(gaps)
+    conditions = not_measuring(figures.conditions, reason, message, stamp, complete=True)
+    return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at), log_gaps=gaps)
 
 
 def not_after(events: Iterable[TrainingEvent], ended_at: datetime) -> list[TrainingEvent]:

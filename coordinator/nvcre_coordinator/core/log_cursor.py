@@ -1,14 +1,15 @@
 """Where a followed log was left, so that no line counts twice when it is asked for again.
 
 The API takes sinceTime in whole seconds, so the log is asked for from the floored second, and lines are dropped until
-the one that was seen last: by the kubelet's stamp to the nanosecond, and by how many lines had that stamp.
+the one that was seen last: by the kubelet's stamp to the nanosecond, and by how many lines had that stamp.  Where that
+line is not there any more the log was rotated meanwhile, and what stood behind it is lost: a gap.
 """
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -34,17 +35,35 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         return self.since.replace(microsecond=self.nanosecond // 1000)
 
 
+class Gap(NamedTuple):
+    """Lines between these two times may be missing."""
+
+    after: datetime
+    before: datetime
+
+
 class LogCursor:
     def __init__(self, position: Position | None = None) -> None:
         self.position = position
+        self._gap: Gap | None = None
         self._seen_again = 0  # lines with the position's stamp, since the log was asked for again
         self._catching_up = False
+        self._had_ended = False
 
-    def ask_again(self) -> datetime | None:
-        """The log begins anew at this time (None: at its beginning), with lines that were seen."""
+    def ask_again(self, *, had_ended: bool = False) -> datetime | None:
+        """The log begins anew at this time (None: at its beginning), with lines that were seen.
+
+        Where it `had_ended` it may be that of the next container, in which none of them is.
+        """
+        self._had_ended = had_ended
         self._catching_up = self.position is not None
         self._seen_again = 0
         return self.position.since if self.position is not None else None
+
+    def take_gap(self) -> Gap | None:
+        """A gap that was found since the last call."""
+        gap, self._gap = self._gap, None
+        return gap
 
     def take(self, block: bytes) -> bytes:
         """The lines of a block that are new; lines without a stamp always are."""
@@ -59,6 +78,7 @@ class LogCursor:
             stamp = _stamp(block, at)
             if stamp is not None and not self._was_seen(stamp):
                 self._catching_up = False
+                self._note_gap(stamp)
                 return block[at:]
             end = block.find(b"\n", at)
             at = len(block) if end < 0 else end + 1
@@ -72,6 +92,10 @@ class LogCursor:
             return True
         self._seen_again += 1
         return self._seen_again <= position.lines
+
+    def _note_gap(self, first_new: Stamp) -> None:
+        if self.position is not None and not self._seen_again and not self._had_ended:
+            self._gap = Gap(self.position.time, Position(*first_new, 0).time)
 
     def _advance(self, block: bytes) -> None:
         """To the last line that has a stamp."""

@@ -15,8 +15,9 @@ from enum import StrEnum
 import msgspec
 
 from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find
-from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus, BandwidthResult
+from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus, BandwidthResult, LogGap
 from nvcre_coordinator.api.meta import second
+from nvcre_coordinator.core import log_gaps
 from nvcre_coordinator.core.bandwidth import peak
 from nvcre_coordinator.core.conditions import Stamp, measuring, not_measuring
 from nvcre_coordinator.core.observed import Measured
@@ -51,6 +52,7 @@ class LogRead:
     rows: int = 0
     skipped_lines: int = 0
     error: str | None = None
+    gaps: tuple[LogGap, ...] = ()
 
     @property
     def samples(self) -> int:
@@ -88,6 +90,7 @@ def running(measurement: BandwidthMeasurement, sample: LogRead | None, stamp: St
         conditions=conditions,
         results=sample.results,
         transport=_merged(status.transport, sample.transport),
+        log_gaps=sample.gaps,
         start_time=status.start_time or second(stamp.now),
     )
 
@@ -119,8 +122,10 @@ def finish(
         measurement.status,
         results=read.results,
         transport=_merged((), read.transport) if read.results else measurement.status.transport,
+        log_gaps=read.gaps,
     )
     skipped = f"; {read.skipped_lines} line(s) longer than 1 MiB skipped" if read.skipped_lines else ""
+    skipped += log_gaps.sentence(read.gaps)
     if end.how is Ended.FAILED:
         reason = Reason.JOB_FAILED
         message = f"The Job failed; its log has {read.rows} result row(s){skipped}"

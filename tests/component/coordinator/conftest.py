@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -51,14 +52,20 @@ def now() -> str:
 
 @dataclass
 class Kubelet:
-    """Serves container logs by pod name; a followed log ends when the pod is in `ended`."""
+    """Serves container logs by pod name; a followed log ends when the pod is in `ended`, and breaks when it is `down`.
+
+    Where the lines of a log carry the stamps of a kubelet, `sinceTime` is heeded.
+    """
 
     logs: dict[str, bytes] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    down: bool = False
     port: int = 0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         pod = request.match_info["pod"]
+        if self.down:
+            return web.Response(status=503, text="down")
         if pod not in self.logs:
             return web.Response(status=404, text="no such pod")
         text = self.logs[pod]
@@ -69,9 +76,16 @@ class Kubelet:
             return web.Response(body=text)
         response = web.StreamResponse()
         await response.prepare(request)
-        sent = 0
+        since = request.query.get("sinceTime", "")[:19].encode()
+        lines = self.logs[pod].splitlines(keepends=True)
+        sent = sum(len(line) for line in lines if re.match(rb"\d{4}-\d\d-\d\dT", line) and line[:19] < since)
         while True:
+            if self.down and request.transport is not None:
+                request.transport.abort()
+                return response
             ended = pod in self.ended
+            if request.transport is None or request.transport.is_closing():
+                return response
             if len(self.logs[pod]) > sent:
                 await response.write(self.logs[pod][sent:])
                 sent = len(self.logs[pod])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,50 @@ async def test_results_are_there_while_the_job_runs_and_outlive_an_early_pod(clu
     measurement = await complete(cluster, "live")
     assert reason(measurement) == "JobSucceeded"
     assert all(row["samples"] == 1 for row in measurement["status"]["results"])
+
+
+def stamped(second: int, text: bytes) -> bytes:
+    """As a kubelet gives a line with time stamps."""
+    return f"2026-02-05T10:00:{second:02d}.000000001Z ".encode() + text + b"\n"
+
+
+def row(second: int, size: int) -> bytes:
+    return stamped(second, f"{size} 1 float sum -1 58.31 {size}.00 {2 * size}.00 0 58.40 1.00 2.00 0".encode())
+
+
+async def test_each_row_counts_once_over_a_rotation_and_a_coordinator_that_dies_and_what_is_lost_is_said(
+    cluster: Any,
+) -> None:
+    launcher = await launched(cluster, "turned", MEASURED)
+
+    async def sizes(*wanted: int) -> dict[str, Any]:
+        async def there() -> dict[str, Any] | None:
+            status: dict[str, Any] = (await cluster.measurement("turned")).get("status", {})
+            return status if [one["sizeBytes"] for one in status.get("results", [])] == list(wanted) else None
+
+        found: dict[str, Any] = await eventually(there)
+        return found
+
+    cluster.kubelet.logs[launcher] = row(1, 8) + row(2, 16)
+    assert "logGaps" not in await sizes(8, 16)
+    cluster.kubelet.down = True  # meanwhile 32 is written, and the log is rotated behind it
+    await asyncio.sleep(0.2)
+    cluster.kubelet.logs[launcher] = row(4, 64)
+    cluster.kubelet.down = False
+    gap = {"pod": launcher, "reason": "Rotated", "after": "2026-02-05T10:00:02Z", "before": "2026-02-05T10:00:04Z"}
+    assert (await sizes(8, 16, 64))["logGaps"] == [gap]
+
+    await cluster.kill()
+    cluster.kubelet.logs[launcher] += row(5, 128)
+    await cluster.start()
+    await sizes(8, 16, 64, 128)
+    await cluster.end_pod(launcher, 0)
+    await cluster.finish_workload("turned", "Complete", "done")
+    status = (await complete(cluster, "turned"))["status"]
+    assert [(one["sizeBytes"], one["samples"]) for one in status["results"]] == [(8, 1), (16, 1), (64, 1), (128, 1)]
+    assert status["logGaps"] == [gap]
+    (told,) = (one["message"] for one in status["conditions"] if one["type"] == "Complete")
+    assert f"lines of pod {launcher} after 2026-02-05T10:00:02Z were rotated away while nobody was connected" in told
 
 
 async def test_a_missing_profile_is_told_and_the_threshold_fails_closed(cluster: Any) -> None:

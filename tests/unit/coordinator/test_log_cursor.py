@@ -42,6 +42,28 @@ def test_a_log_that_is_asked_for_three_times_gives_every_line_once(
     assert got == b"".join(raw for _, raw in log)
 
 
+def test_a_log_that_does_not_begin_with_what_was_seen_has_a_gap_unless_it_is_the_next_container_s() -> None:
+    seen, later = line(5_000_000_001, "seen"), line(9_000_000_000, "after the rotation")
+    for had_ended in (False, True):
+        cursor = LogCursor()
+        cursor.take(seen)
+        cursor.ask_again(had_ended=had_ended)
+        assert cursor.take(later) == later
+        at = datetime(2026, 2, 5, 10, tzinfo=UTC)
+        gap = (at.replace(second=5), at.replace(second=9))
+        assert cursor.take_gap() == (None if had_ended else gap)
+
+
+def test_a_log_that_goes_on_has_no_gap() -> None:
+    cursor = LogCursor()
+    cursor.take(line(5_000_000_001, "seen"))
+    cursor.ask_again()
+    cursor.take(line(5_000_000_001, "seen") + line(9_000_000_000, "new"))
+    cursor.ask_again()
+    cursor.take(line(9_000_000_000, "new"))
+    assert cursor.take_gap() is None
+
+
 def test_the_zone_of_the_stamps_may_change() -> None:
     cursor = LogCursor()
     cursor.take(line(5_000_000_001, "a"))
