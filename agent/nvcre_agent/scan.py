@@ -22,8 +22,9 @@ from nvcre_agent.checks.limits import Hysteresis, Limits, shipped
 from nvcre_agent.checks.model import Undecided
 from nvcre_agent.incidents.model import Incident
 from nvcre_agent.metrics import Metrics
-from nvcre_agent.nvml.monitor import NvmlMonitor, Timing
+from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.nvml.snapshot import GpuIdentity, Inventory, Snapshot, Unread
+from nvcre_agent.nvml.timing import Timing
 from nvcre_agent.outbox import open_outbox
 from nvcre_agent.watch import Watch
 

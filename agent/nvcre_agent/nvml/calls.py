@@ -1,19 +1,25 @@
-"""One NVML call: its answer, or why there is none.  Every call of the agent goes through `read`.
+"""One NVML call: its answer, or why there is none.  Every call of the agent goes through here.
 
-Used only inside the NVML child process: any call here can block for ever.  Error codes become the `Unread` that keeps
-apart what accuses a GPU and what does not; nothing is retried and nothing judged.
+Used only inside the NVML child process: any call can block for ever, so each is noted for the agent before it begins
+(call_note.py) and timed.  Error codes become the `Unread` that keeps apart what accuses a GPU and what does not;
+nothing is retried and nothing judged.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pynvml
 
+from nvcre_agent.nvml.call_note import CallNote, Doing
 from nvcre_agent.nvml.snapshot import Unread
 
 T = TypeVar("T")
+
+OK = int(pynvml.NVML_SUCCESS)
 
 _UNREAD = {
     pynvml.NVML_ERROR_NOT_SUPPORTED: Unread.NOT_SUPPORTED,
@@ -25,14 +31,51 @@ _UNREAD = {
 }
 
 
+@dataclass(slots=True)
+class Ledger:
+    """What the calls of this process took, and where the agent sees the one in flight."""
+
+    note: CallNote | None = None
+    gpu: int = -1  # whose turn it is
+    count: int = 0
+    sum_s: float = 0.0
+    max_s: float = 0.0
+
+    def take(self) -> dict[str, float]:
+        """Since the last time."""
+        taken = {"count": self.count, "sum_s": round(self.sum_s, 6), "max_s": round(self.max_s, 6)}
+        self.count, self.sum_s, self.max_s = 0, 0.0, 0.0
+        return taken
+
+
+ledger = Ledger()
+
+
+def call(function: Callable[..., T], *args: object, timed: bool = True) -> T:
+    """NVMLError where there is no answer.  Waiting for events is not `timed`: it is long in good order."""
+    if ledger.note is not None:
+        ledger.note.write(Doing.CALLING, function.__name__, ledger.gpu)
+    started = time.monotonic()
+    try:
+        return function(*args)
+    finally:
+        if timed:
+            took_s = time.monotonic() - started
+            ledger.count += 1
+            ledger.sum_s += took_s
+            ledger.max_s = max(ledger.max_s, took_s)
+        if ledger.note is not None:
+            ledger.note.write(Doing.NOTHING)
+
+
 def unread(code: int) -> Unread:
     return _UNREAD.get(code, Unread.FAILED)
 
 
-def read(call: Callable[..., T], *args: object) -> T | Unread:
+def read(function: Callable[..., T], *args: object) -> T | Unread:
     """The answer of one NVML call or why there is none."""
     try:
-        return call(*args)
+        return call(function, *args)
     except pynvml.NVMLLibraryMismatchError:  # what pynvml makes of a missing symbol behind an unversioned name
         return Unread.NOT_SUPPORTED
     except pynvml.NVMLError as error:
@@ -43,5 +86,14 @@ def read(call: Callable[..., T], *args: object) -> T | Unread:
 
 def read_newer(name: str, *args: object) -> Any:
     """A call that not every version of pynvml has."""
-    call = getattr(pynvml, name, None)
-    return Unread.NOT_SUPPORTED if call is None else read(call, *args)
+    function = getattr(pynvml, name, None)
+    return Unread.NOT_SUPPORTED if function is None else read(function, *args)
+
+
+def code_of(function: Callable[..., object], *args: object) -> int:
+    """NVML's return code itself, where more than an `Unread` must be known."""
+    try:
+        call(function, *args)
+    except pynvml.NVMLError as error:
+        return int(error.value)
+    return OK

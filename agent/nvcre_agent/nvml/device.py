@@ -12,8 +12,15 @@ from typing import Any
 
 import pynvml
 
-from nvcre_agent.nvml.calls import read, read_newer, unread
-from nvcre_agent.nvml.plausible import plausible, plausible_instance, plausible_link, plausible_pids, plausible_readings
+from nvcre_agent.nvml.calls import call, read, read_newer, unread
+from nvcre_agent.nvml.plausible import (
+    plausible,
+    plausible_instance,
+    plausible_link,
+    plausible_pids,
+    plausible_readings,
+    plausible_slot,
+)
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, MigInstance, PciAddress, Reading, Unread
 
 # Field ids behind each reading, https://docs.nvidia.com/deploy/nvml-api/group__nvmlFieldValueEnums.html; a reading of
@@ -63,6 +70,8 @@ def identify(index: int, handle: Any) -> GpuIdentity | Unread:
         return uuid
     if isinstance(pci, Unread):
         return pci
+    if not uuid or not plausible_slot(pci.bus, pci.device):
+        return Unread.FAILED
     minor = read(pynvml.nvmlDeviceGetMinorNumber, handle)
     return GpuIdentity(
         index=index,
@@ -162,7 +171,7 @@ def _nvlinks(handle: Any) -> tuple[Reading, ...]:
     links: list[Reading] = []
     for link in range(_MOST_LINKS):
         try:
-            links.append(plausible_link(int(pynvml.nvmlDeviceGetNvLinkState(handle, link))))
+            links.append(plausible_link(int(call(pynvml.nvmlDeviceGetNvLinkState, handle, link))))
         except pynvml.NVMLError as error:
             if error.value in (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                 break
@@ -200,7 +209,7 @@ def _mig_instances(handle: Any) -> tuple[MigInstance, ...] | Unread:
     found: list[MigInstance] = []
     for slot in range(min(slots, _MOST_INSTANCES)):
         try:
-            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+            instance = call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # an empty slot
                 continue
@@ -214,8 +223,12 @@ def _mig_instances(handle: Any) -> tuple[MigInstance, ...] | Unread:
 
 def _mig_instance(device: Any) -> MigInstance | Unread:
     answers: list[Any] = []
-    for call in (pynvml.nvmlDeviceGetGpuInstanceId, pynvml.nvmlDeviceGetComputeInstanceId, pynvml.nvmlDeviceGetUUID):
-        answer = read(call, device)
+    for function in (
+        pynvml.nvmlDeviceGetGpuInstanceId,
+        pynvml.nvmlDeviceGetComputeInstanceId,
+        pynvml.nvmlDeviceGetUUID,
+    ):
+        answer = read(function, device)
         if isinstance(answer, Unread):
             return answer
         answers.append(answer)

@@ -14,8 +14,9 @@ from typing import Any
 
 import pynvml
 
-from nvcre_agent.nvml.calls import read
+from nvcre_agent.nvml.calls import call, code_of, ledger, read, unread
 from nvcre_agent.nvml.device import identify, read_device, text
+from nvcre_agent.nvml.plausible import MOST_DEVICES, plausible_count
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Inventory, Reading, Snapshot, Unread
 
 
@@ -49,10 +50,30 @@ _BLIND = {
 }
 
 
+_GONE = {
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Blind(
+        "DriverReload",
+        "the driver was unloaded under the agent; NVML is released and taken up again once a driver is loaded",
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: _BLIND[pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH],
+}
+# Answers to a call with a handle that NVML itself gave: the driver behind it is another one now.
+_STALE = frozenset({pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_UNINITIALIZED})
+_RELOADED = Blind(
+    "DriverReload",
+    "the driver was unloaded or reloaded under the agent; NVML is released and taken up again, nothing has to be done",
+)
+_UNREADABLE = (
+    "no GPU can be read ({why}) although none is lost; the agent's container has lost its NVIDIA devices (a systemd"
+    " reload takes them away) or never had them: restart the agent's Pod"
+)
+_ACCUSING = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+
+
 def open_driver() -> Driver | Blind:
     """Load and initialise NVML, once per process."""
     try:
-        pynvml.nvmlInit()
+        call(pynvml.nvmlInit)
     except pynvml.NVMLError as error:
         return _BLIND.get(
             error.value,
@@ -60,22 +81,17 @@ def open_driver() -> Driver | Blind:
         )
     driver = Driver()
     driver.enumerate()
-    why = driver.failing()
+    blind = driver.trouble()
     if driver.device_count == 0:
         blind = Blind("NoGPUs", "NVML loads but lists no GPU; check that /dev/nvidia* are visible to the agent")
-    elif why is not None:
-        blind = Blind(
-            "DevicesUnreadable",
-            f"no GPU can be read ({why.value}); check that the agent's container has its NVIDIA devices and restart it",
-        )
-    else:
+    if blind is None:
         return driver
     driver.close()
     return blind
 
 
 class Driver:
-    """The GPUs of this node.  One thread enumerates and takes snapshots; another may ask the rest meanwhile."""
+    """The GPUs of this node, for one thread."""
 
     def __init__(self) -> None:
         self._handles: dict[int, Any] = {}  # by index, only devices that gave a handle in the last enumeration
@@ -94,14 +110,13 @@ class Driver:
 
     def enumerate(self) -> None:
         """Look at every index by itself; a device that fails keeps the identity it had."""
-        count = read(pynvml.nvmlDeviceGetCount)
-        self.device_count = count
-        if isinstance(count, Unread):
-            return
+        self.device_count = plausible_count(read(pynvml.nvmlDeviceGetCount))
+        indices = self._indices()
         handles: dict[int, Any] = {}
         fresh: dict[int, GpuIdentity] = {}
         silent: dict[int, Unread] = {}
-        for index in range(count):
+        for index in indices:
+            ledger.gpu = index
             handle = read(pynvml.nvmlDeviceGetHandleByIndex, index)
             if isinstance(handle, Unread):
                 silent[index] = handle
@@ -113,12 +128,21 @@ class Driver:
                 continue
             fresh[index] = identity
             self._by_address[address(handle)] = identity
+        ledger.gpu = -1
         moved = {gpu.uuid for gpu in fresh.values()}
         # An index above the count is gone: the driver drops a dead GPU when it is loaded again.
-        kept = {i: gpu for i, gpu in self._known.items() if i < count and i not in fresh and gpu.uuid not in moved}
-        # The event thread reads these two, so they are replaced and never changed in place.
+        kept = {i: gpu for i, gpu in self._known.items() if i in indices and i not in fresh and gpu.uuid not in moved}
         self._known, self._handles = kept | fresh, handles
         self.unidentified = tuple(why for index, why in silent.items() if index not in self._known)
+
+    def _indices(self) -> range:
+        """Without a count, which one lost GPU can take from all: those known before, else as far as handles go."""
+        if isinstance(self.device_count, int):
+            return range(self.device_count)
+        if self._known:
+            return range(max(self._known) + 1)
+        there = _ACCUSING | {pynvml.NVML_SUCCESS}
+        return range(next(i for i in range(MOST_DEVICES) if i == MOST_DEVICES - 1 or _handle_code(i) not in there))
 
     def lost(self) -> frozenset[int]:
         """Indices of GPUs that say themselves that they are lost; a cheap call that reaches the device."""
@@ -129,17 +153,18 @@ class Driver:
             or read(pynvml.nvmlDeviceGetPerformanceState, self._handles[index]) is Unread.LOST
         )
 
-    def failing(self) -> Unread | None:
-        """Why no GPU at all can be read although none is lost: a container without its devices, a broken driver."""
-        if not isinstance(self.device_count, int):
-            return self.device_count
-        answers: set[Unread | None] = set()
-        for index in range(self.device_count):
-            handle = read(pynvml.nvmlDeviceGetHandleByIndex, index)
-            answer = handle if isinstance(handle, Unread) else read(pynvml.nvmlDeviceGetPerformanceState, handle)
-            answers.add(answer if isinstance(answer, Unread) else None)
-        blameless = answers & {Unread.FAILED, Unread.NO_PERMISSION}
-        return next(iter(blameless)) if blameless == answers and answers else None
+    def trouble(self) -> Blind | None:
+        """Why no GPU at all can be read although none accuses itself: the driver, or a container without devices."""
+        codes = {_device_code(index) for index in self._indices()} or {code_of(pynvml.nvmlDeviceGetCount)}
+        held = {code_of(pynvml.nvmlDeviceGetPerformanceState, handle) for handle in self._handles.values()}
+        if gone := (codes | held) & set(_GONE):
+            return _GONE[gone.pop()]
+        if held and held <= _STALE:
+            return _RELOADED
+        if codes & (_ACCUSING | {pynvml.NVML_SUCCESS}):
+            return None
+        whys = {unread(code) for code in codes} - {Unread.NOT_SUPPORTED}
+        return Blind("DevicesUnreadable", _UNREADABLE.format(why=whys.pop().value)) if whys else None
 
     def handles(self) -> dict[int, Any]:
         return dict(self._handles)
@@ -154,12 +179,19 @@ class Driver:
         return Snapshot(
             time_s=time.time(),
             monotonic_ns=time.monotonic_ns(),
-            device_count=read(pynvml.nvmlDeviceGetCount),
+            device_count=plausible_count(read(pynvml.nvmlDeviceGetCount)),
             gpus=tuple(self._snapshot_of(self._known[index]) for index in sorted(self._known)),
             unidentified=self.unidentified,
         )
 
     def _snapshot_of(self, gpu: GpuIdentity) -> GpuSnapshot:
+        ledger.gpu = gpu.index
+        try:
+            return self._read(gpu)
+        finally:
+            ledger.gpu = -1
+
+    def _read(self, gpu: GpuIdentity) -> GpuSnapshot:
         handle = self._handles.get(gpu.index)
         if handle is None:
             handle = read(pynvml.nvmlDeviceGetHandleByIndex, gpu.index)
@@ -175,7 +207,20 @@ class Driver:
         return read_device(gpu, handle, pstate, memory)
 
     def close(self) -> None:
-        pynvml.nvmlShutdown()
+        read(pynvml.nvmlShutdown)
+
+
+def _handle_code(index: int) -> int:
+    return code_of(pynvml.nvmlDeviceGetHandleByIndex, index)
+
+
+def _device_code(index: int) -> int:
+    """As a process sees it that asks anew: handles from before may answer longer than the device files are there."""
+    try:
+        handle = call(pynvml.nvmlDeviceGetHandleByIndex, index)
+    except pynvml.NVMLError as error:
+        return int(error.value)
+    return code_of(pynvml.nvmlDeviceGetPerformanceState, handle)
 
 
 def address(handle: Any) -> int:

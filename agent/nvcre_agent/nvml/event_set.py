@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from nvcre_agent.nvml.calls import read
+from nvcre_agent.nvml.calls import call, read
 from nvcre_agent.nvml.driver import Driver
 from nvcre_agent.nvml.snapshot import EventType, NvmlEvent, Unread, event_type
 
@@ -53,7 +53,7 @@ class EventSet:
     def wait(self, timeout_ms: int) -> NvmlEvent | WaitFailure | None:
         """The next event, or None when there was none; NVML may return early."""
         try:
-            data = pynvml.nvmlEventSetWait_v2(self._handle, timeout_ms)
+            data = call(pynvml.nvmlEventSetWait_v2, self._handle, timeout_ms, timed=False)
         except pynvml.NVMLError as error:
             match error.value:
                 case pynvml.NVML_ERROR_TIMEOUT:
@@ -73,6 +73,19 @@ class EventSet:
 
     def free(self) -> None:
         read(pynvml.nvmlEventSetFree, self._handle)
+
+
+def lost_alone(driver: Driver, indices: Iterable[int]) -> frozenset[int]:
+    """Which of these answers GPU_IS_LOST to a wait in a set of its own: the culprit where none says so itself."""
+    found: set[int] = set()
+    for index in indices:
+        alone = EventSet.create(driver, (index,))
+        if isinstance(alone, Unread):
+            continue
+        if alone.wait(0) is WaitFailure.GPU_LOST:
+            found.add(index)
+        alone.free()
+    return frozenset(found)
 
 
 def _register(device: Any, event_set: Any) -> Unread | None:

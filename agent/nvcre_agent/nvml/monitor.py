@@ -2,8 +2,10 @@
 
 All NVML calls live in the child (worker.py), because a call can hang for ever in the driver.  This class starts the
 child, notices when it dies or hangs, says Blind with a reason meanwhile, and never has more than one child: one that
-is stuck in the kernel cannot be killed, so its successor waits until it is gone.  It neither judges snapshots (checks/)
-nor keeps history.
+is stuck in the kernel cannot be killed, so its successor waits until it is gone.  A child inside a call is left alone
+for long, because killing it there can freeze the GPU (https://github.com/NVIDIA/dcgm-exporter/issues/84), and most
+calls come back.  `release` gives NVML to somebody else for a while.  It neither judges snapshots (checks/) nor keeps
+history.
 """
 
 from __future__ import annotations
@@ -13,13 +15,17 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from nvcre_agent.nvml.call_note import CallNote, Note, overdue
 from nvcre_agent.nvml.snapshot import (
     Inventory,
     MonitorState,
@@ -30,6 +36,7 @@ from nvcre_agent.nvml.snapshot import (
     inventory_from_json,
     snapshot_from_json,
 )
+from nvcre_agent.nvml.timing import Timing, backoff_s
 
 log = logging.getLogger(__name__)
 
@@ -38,26 +45,9 @@ Observation: TypeAlias = NvmlEvent | Snapshot | MonitorState
 _LINE_LIMIT = 4 * 1024 * 1024  # a snapshot of 16 GPUs is about 15 KB
 _QUEUE_LIMIT = 1024  # a slow consumer holds the child back, and NVML folds events meanwhile
 
+RELEASE_S = 600.0
+_UNRESPONSIVE = "NvmlUnresponsive"
 _STARTING = MonitorState(Sight.BLIND, "Starting", "NVML has not answered yet")
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds.  `start_s` is generous: without the persistence daemon nvmlInit takes half a minute."""
-
-    snapshot_interval_s: float = 30.0
-    beat_interval_s: float = 10.0
-    wait_s: float = 5.0  # one wait for events, which a drain interrupts; less than hang_s
-    hang_s: float = 20.0  # a call inside NVML for longer than this hangs
-    start_s: float = 90.0
-    stop_s: float = 5.0
-    first_backoff_s: float = 1.0
-    longest_backoff_s: float = 60.0
-
-
-def backoff_s(failures: int, timing: Timing) -> float:
-    """Pause before the next child after so many in a row that never got to watch."""
-    return min(timing.longest_backoff_s, timing.first_backoff_s * 2.0 ** min(failures, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +55,17 @@ class _Drained:
     """Goes through the queue behind the events that came before it."""
 
     confirmed: asyncio.Future[bool]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of the monitor's own life, for its metrics."""
+
+    hung_calls: int = 0
+    restarts: int = 0  # children after the first one, those after a release apart
+    calls: int = 0  # NVML calls that came back, waiting for events apart
+    call_seconds: float = 0.0
+    slowest_call_s: float = 0.0  # since the snapshot before the last one
 
 
 class NvmlMonitor:
@@ -77,14 +78,18 @@ class NvmlMonitor:
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        self._stopping = asyncio.Event()
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._released_until_s = 0.0  # of the event loop's clock; 0 is not released
+        self._has_released = asyncio.Event()
         self._last_request = 0
         self._drains: dict[int, asyncio.Future[bool]] = {}
         self._snapshots: dict[int, asyncio.Future[Snapshot | None]] = {}
-        self._has_watched = False
+        self._watching: MonitorState | None = None  # what the child of now said when it began
         self.state = _STARTING
         self.inventory: Inventory | None = None  # the last one known in good order
         self.last_snapshot: Snapshot | None = None
+        self.counts = Counts()
 
     @property
     def worker_pid(self) -> int | None:
@@ -96,18 +101,39 @@ class NvmlMonitor:
         self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """End the child within `stop_s` + 1; one stuck in the driver is left behind with a log line."""
-        self._stopping.set()
+        """End the child within `stop_s` + 2; one stuck in the driver is left behind with a log line."""
+        self._stopping = True
+        self._wake.set()
         self._send({"do": "stop"})
-        if self._task is not None:
-            done, _ = await asyncio.wait({self._task}, timeout=self._timing.stop_s)
-            if not done:
-                self._kill()
-                done, _ = await asyncio.wait({self._task}, timeout=1.0)
-            if not done:
-                log.error("event=nvml_worker_left_behind pid=%s reason=stuck_in_driver", self.worker_pid)
-                self._task.cancel()
-            await asyncio.wait({self._task}, timeout=1.0)
+        if self._task is None:
+            return
+        for patience_s, next_step in ((self._timing.stop_s, self._terminate), (1.0, self._kill), (1.0, None)):
+            done, _ = await asyncio.wait({self._task}, timeout=patience_s)
+            if done:
+                return
+            if next_step is not None:
+                next_step()
+        log.error("event=nvml_worker_left_behind pid=%s reason=stuck_in_driver", self.worker_pid)
+        self._task.cancel()
+        await asyncio.wait({self._task}, timeout=1.0)
+
+    async def release(self, for_s: float = RELEASE_S) -> bool:
+        """Give NVML back, so that a GPU can be reset or the driver unloaded; taken up again after `for_s` or resume().
+
+        True once no process of ours holds the driver, and the state is Blind with the reason Released.  False while a
+        call that does not come back still holds it; it is released when that ends.
+        """
+        self._released_until_s = asyncio.get_running_loop().time() + for_s
+        self._wake.set()
+        self._send({"do": "stop"})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_released.wait(), self._timing.stop_s)
+        return self._has_released.is_set()
+
+    def resume(self) -> None:
+        """End a release before its time."""
+        self._released_until_s = 0.0
+        self._wake.set()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -159,60 +185,91 @@ class NvmlMonitor:
 
     async def _keep_a_child(self) -> None:
         failures = 0
-        while not self._stopping.is_set():
-            self._has_watched = False
+        while not self._stopping:
+            self._wake.clear()
+            if await self._stay_released():
+                failures = 0
+                continue
+            self._watching = None
             state = await self._one_child()
+            self._process = None
             self._give_up_requests()
-            if self._stopping.is_set():
-                return
+            if self._stopping or self._released_until_s:
+                continue
             await self._change_state(state)
-            failures = 0 if self._has_watched else failures + 1
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), backoff_s(failures, self._timing))
+            failures = 0 if self._watching is not None else failures + 1
+            self.counts.restarts += 1
+            await self._pause(backoff_s(failures, self._timing))
+
+    async def _stay_released(self) -> bool:
+        """False at once where nobody asked for it."""
+        left_s = self._released_until_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            self._released_until_s = 0.0
+            return False
+        until = datetime.fromtimestamp(time.time() + left_s, UTC).isoformat(timespec="seconds")
+        await self._change_state(_released(until))
+        self._has_released.set()
+        await self._pause(left_s)
+        self._has_released.clear()
+        return True
+
+    async def _pause(self, seconds: float) -> None:
+        """Until stop, release or resume."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), seconds)
 
     async def _one_child(self) -> MonitorState:
         """Live with one child until it is dead; says why it ended."""
+        note = CallNote.create()
         command = [sys.executable, "-m", "nvcre_agent.nvml.worker", "--parent", str(os.getpid())]
-        command += ["--snapshot-interval", str(self._timing.snapshot_interval_s)]
-        command += ["--beat-interval", str(self._timing.beat_interval_s), "--wait", str(self._timing.wait_s)]
+        command += ["--note", str(note.fd), "--snapshot-interval", str(self._timing.snapshot_interval_s)]
+        command += ["--wait", str(self._timing.wait_s)]
         if self._simulate is not None:
             command += ["--simulate", str(self._simulate)]
-        self._process = process = await asyncio.create_subprocess_exec(
-            *command, stdin=PIPE, stdout=PIPE, limit=_LINE_LIMIT
-        )
-        if self._stopping.is_set():
-            self._send({"do": "stop"})
         try:
-            state = await self._listen(process)
-            if state.reason == "NvmlUnresponsive":
-                # Said before waiting: a child in an uninterruptible call may stay for hours.
-                await self._change_state(state)
-                self._kill()
+            self._process = process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, limit=_LINE_LIMIT, pass_fds=(note.fd,)
+            )
+            if self._stopping or self._released_until_s:
+                self._send({"do": "stop"})
+            state = await self._listen(process, note)
             self._close_stdin()
-            code = await process.wait()
-            if state.reason == "WorkerDied":
-                state = MonitorState(
+            await self._outlive(process)
+            if state is None:
+                code = process.returncode
+                return MonitorState(
                     Sight.BLIND, "WorkerDied", f"the NVML process ended with code {code}; restarting it"
                 )
             return state
         finally:
             self._kill()
+            note.close()
 
-    async def _listen(self, process: Process) -> MonitorState:
+    async def _outlive(self, process: Process) -> None:
+        """It has said its last word and ends by itself; one that does not is ended."""
+        for next_step in (self._terminate, self._kill):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), self._timing.stop_s)
+                return
+            next_step()
+        await process.wait()
+
+    async def _listen(self, process: Process, note: CallNote) -> MonitorState | None:
+        """Until the child is blind or ends (None)."""
         assert process.stdout is not None
-        patience = self._timing.start_s
         while True:
             try:
-                line = await asyncio.wait_for(process.stdout.readline(), patience)
+                line = await asyncio.wait_for(process.stdout.readline(), self._timing.check_s)
             except TimeoutError:
-                return _unresponsive(f"the NVML process said nothing for {patience:.0f} s")
+                await self._look_after(note)
+                continue
             except ValueError:
                 return MonitorState(
                     Sight.BLIND, "WorkerGarbled", "the NVML process wrote an endless line; restarting it"
                 )
             if not line.endswith(b"\n"):  # nothing, or the half line of one that was killed while it wrote
-                return MonitorState(Sight.BLIND, "WorkerDied")
-            patience = self._timing.beat_interval_s + self._timing.hang_s
+                return None
             try:
                 said = json.loads(line)
             except ValueError:
@@ -220,12 +277,35 @@ class NvmlMonitor:
             ended = await self._hear(said)
             if ended is not None:
                 return ended
+            if self.state.reason == _UNRESPONSIVE:
+                await self._look_after(note)
+
+    async def _look_after(self, note: CallNote) -> None:
+        """The child is silent: does it hang?  Then say so, and end it only when it will not come back."""
+        seen = note.read()
+        if seen is None:
+            return
+        now_ns = time.monotonic_ns()
+        if not overdue(seen, now_ns, start_s=self._timing.start_s, hang_s=self._timing.hang_s):
+            if self.state.reason == _UNRESPONSIVE and self._watching is not None:
+                await self._change_state(self._watching)
+            return
+        age_s = seen.age_s(now_ns)
+        if self.state.reason != _UNRESPONSIVE:
+            self.counts.hung_calls += 1
+            await self._change_state(_unresponsive(seen, time.time() - age_s))
+        limit_s = max(self._timing.abandon_s, self._timing.start_s if self._watching is None else 0.0)
+        if age_s > limit_s + self._timing.stop_s:
+            self._kill()
+        elif age_s > limit_s:
+            self._terminate()
 
     async def _hear(self, said: dict[str, Any]) -> MonitorState | None:
         match said:
             case {"say": "event", "event": raw}:
                 await self._queue.put(event_from_json(raw))
-            case {"say": "snapshot", "snapshot": raw, "ids": ids}:
+            case {"say": "snapshot", "snapshot": raw, "ids": ids, "calls": calls}:
+                self._count(calls)
                 snapshot = self.last_snapshot = snapshot_from_json(raw)
                 for request in ids:
                     _answer(self._snapshots.pop(request, None), snapshot)
@@ -233,21 +313,22 @@ class NvmlMonitor:
             case {"say": "drained", "id": request}:
                 if (confirmed := self._drains.pop(request, None)) is not None:
                     await self._queue.put(_Drained(confirmed))
-            case {"say": "beat", "event_age_s": event_age_s, "snapshot_age_s": snapshot_age_s}:
-                age_s = max(event_age_s, snapshot_age_s)
-                if age_s > self._timing.hang_s:
-                    return _unresponsive(f"a call has been inside NVML for {age_s:.0f} s")
             case {"say": "watching", "inventory": raw, "refused": refused}:
-                self._has_watched = True
                 self.inventory = inventory_from_json(raw).remembering(self.inventory)
                 deaf = ", ".join(f"GPU {index} ({why})" for index, why in refused.items())
                 message = f"no events from {deaf}; snapshots still cover it" if deaf else ""
-                await self._change_state(MonitorState(Sight.WATCHING, "", message))
+                self._watching = MonitorState(Sight.WATCHING, "", message)
+                await self._change_state(self._watching)
             case {"say": "blind", "reason": reason, "message": message}:
                 return MonitorState(Sight.BLIND, reason, message)
             case _:
                 raise ValueError(f"NVML process said {said!r}; agent and worker are of different versions")
         return None
+
+    def _count(self, calls: dict[str, float]) -> None:
+        self.counts.calls += int(calls["count"])
+        self.counts.call_seconds += calls["sum_s"]
+        self.counts.slowest_call_s = calls["max_s"]
 
     async def _change_state(self, state: MonitorState) -> None:
         if state == self.state:
@@ -281,10 +362,16 @@ class NvmlMonitor:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
+    def _terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+
     def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+                self._process.send_signal(number)
 
 
 def _answer(future: asyncio.Future[Any] | None, value: object) -> None:
@@ -292,9 +379,19 @@ def _answer(future: asyncio.Future[Any] | None, value: object) -> None:
         future.set_result(value)
 
 
-def _unresponsive(what: str) -> MonitorState:
+def _unresponsive(note: Note, since_s: float) -> MonitorState:
+    since = datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
     return MonitorState(
         Sight.BLIND,
-        "NvmlUnresponsive",
-        f"{what}; look for Xid 119/120 and blocked tasks in the kernel log, the node may need a reboot",
+        _UNRESPONSIVE,
+        f"{note} has not come back since {since}; look for Xid 119/120 and blocked tasks in the kernel log, the node"
+        " may need a reboot",
+    )
+
+
+def _released(until: str) -> MonitorState:
+    return MonitorState(
+        Sight.BLIND,
+        "Released",
+        f"NVML was given back on request and is taken up again at {until}; no GPU is watched through NVML until then",
     )

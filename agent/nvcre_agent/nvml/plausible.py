@@ -49,6 +49,7 @@ _RANGES: dict[str, tuple[int, int]] = {
 }
 _MASKS = frozenset({"clocks_event_reasons", "fabric_health_mask"})  # any bits may be set, so no number is a blank
 _MOST_PROCESSES = 4096
+MOST_DEVICES = 64
 _MOST_INSTANCES = 64
 
 
@@ -80,3 +81,12 @@ def plausible_pids(pids: Iterable[int]) -> tuple[int, ...] | Unread:
 def plausible_instance(instance: MigInstance) -> bool:
     """Instance ids are small: at most 7 or 8 of each kind on a GPU."""
     return 0 <= instance.gpu_instance < _MOST_INSTANCES and 0 <= instance.compute_instance < _MOST_INSTANCES
+
+
+def plausible_slot(bus: int, device: int) -> bool:
+    return 0 <= bus <= 0xFF and 0 <= device <= 0x1F
+
+
+def plausible_count(devices: Reading) -> Reading:
+    """Devices of a node."""
+    return devices if isinstance(devices, Unread) or 0 <= devices <= MOST_DEVICES else Unread.FAILED

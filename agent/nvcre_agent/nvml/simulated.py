@@ -10,9 +10,6 @@ function that is in neither is one that pynvml reports as missing.
 from __future__ import annotations
 
 import ctypes
-import os
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -82,14 +79,13 @@ class _EventSet:
 
 
 class SimulatedNvml:
-    """Attributes named nvml* are the C functions; the rest is for install() and tests."""
+    """Attributes named nvml* are the C functions; the rest is for install() and tests.  For one thread."""
 
     def __init__(self, description: Path) -> None:
         self._node = SimulatedNode(description, return_names=frozenset(RETURN_CODES))
         self._watch = FileWatch(self._node.events_path)
         self._sets: dict[int, _EventSet] = {}
         self._next_set = _SET_BASE
-        self._lock = threading.Lock()
         self._of_device = DeviceFunctions(self._node.description)
         self._of_mig_device = MigDeviceFunctions(self._node.description.product)
         self._of_library: dict[str, Callable[..., int]] = {
@@ -115,12 +111,6 @@ class SimulatedNvml:
     def interrupted_by(self, fd: int) -> None:
         """End a wait early when `fd` becomes readable, as a signal does with the driver."""
         self._watch.interrupted_by(fd)
-
-    def interrupted_by_signals(self) -> None:
-        """Let any signal end a wait early, as with the driver; Python itself would resume it.  Main thread only."""
-        readable, writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-        self._watch.interrupted_by(readable)
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if not name.startswith("nvml") or name in self._node.description.missing_functions:
@@ -164,13 +154,11 @@ class SimulatedNvml:
         return answer(gpu, *arguments) if answer else NOT_SUPPORTED
 
     def _follow(self, name: str) -> None:
-        with self._lock:
-            self._node.follow(self._deliver)
+        self._node.follow(self._deliver)
         until = self._node.hang_until_s
         while (left := max(until.get("", 0.0), until.get(name, 0.0)) - time.time()) > 0:
             time.sleep(min(left, _HANG_POLL_S))
-            with self._lock:
-                self._node.follow(self._deliver)
+            self._node.follow(self._deliver)
 
     def _deliver(self, event: EventLine) -> None:
         for event_set in self._sets.values():

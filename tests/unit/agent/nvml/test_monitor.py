@@ -12,12 +12,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nvcre_agent.nvml.monitor import NvmlMonitor, Observation, Timing, backoff_s
+from nvcre_agent.nvml.call_note import CallNote
+from nvcre_agent.nvml.monitor import NvmlMonitor, Observation
 from nvcre_agent.nvml.snapshot import MonitorState, NvmlEvent, Sight, Snapshot, Unread
+from nvcre_agent.nvml.timing import Timing, backoff_s
 
 from tests.unit.agent.nvml.conftest import SimulationDirectory
 
-TIMING = Timing(snapshot_interval_s=30, beat_interval_s=0.2, wait_s=0.2, hang_s=1.0, first_backoff_s=0.05)
+TIMING = Timing(wait_s=0.2, check_s=0.1, hang_s=1.0, abandon_s=1.5, first_backoff_s=0.05)
 SOON_S = 20.0  # how long a test waits for something that must come; never how long it takes
 
 
@@ -179,7 +181,7 @@ async def test_a_call_that_hangs_is_unresponsive_and_no_children_pile_up(simulat
 
 async def test_a_stopped_process_is_unresponsive_too(simulation: SimulationDirectory) -> None:
     """What a child in uninterruptible sleep looks like from outside."""
-    async with monitoring(simulation.description) as listener:
+    async with monitoring(simulation.description, replace(TIMING, stop_s=0.5)) as listener:
         await listener.watching()
         assert listener.monitor.worker_pid is not None
         heard = len(listener.heard)
@@ -194,7 +196,7 @@ async def test_a_container_that_lost_its_devices_is_blind_and_accuses_nobody(
     async with monitoring(simulation.description) as listener:
         await listener.watching()
         simulation.set(None, return_="UNKNOWN")
-        assert (await listener.blind()).reason == "EventWaitFailed"
+        assert (await listener.blind()).reason == "DevicesUnreadable"
         simulation.set(None, return_="SUCCESS")
         await listener.watching(after=len(listener.heard))
         snapshots = [item for item in listener.heard if isinstance(item, Snapshot)]
@@ -202,6 +204,44 @@ async def test_a_container_that_lost_its_devices_is_blind_and_accuses_nobody(
             Unread.LOST,
             Unread.RESET_REQUIRED,
         }
+
+
+async def test_released_nvml_has_no_process_of_ours_until_it_is_resumed(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        pid, heard = listener.monitor.worker_pid, len(listener.heard)
+        assert pid is not None
+        assert await listener.monitor.release()
+        assert (listener.monitor.worker_pid, alive(pid)) == (None, False)
+        state = await listener.blind(after=heard)
+        assert state.reason == "Released"
+        assert not await listener.monitor.drain(SOON_S)
+        listener.monitor.resume()
+        await listener.watching(after=heard)
+        assert listener.monitor.counts.restarts == 0
+
+
+async def test_released_nvml_is_taken_up_again_by_itself(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        heard = len(listener.heard)
+        assert await listener.monitor.release(for_s=0.5)
+        await listener.watching(after=heard)
+
+
+async def test_nvml_is_not_released_while_a_call_holds_it(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description, replace(TIMING, hang_s=600, stop_s=0.5)) as listener:
+        await listener.watching()
+        simulation.set(None, hang_s=600)
+        assert not await listener.monitor.release()
+        assert listener.monitor.worker_pid is not None
+
+
+async def test_a_stop_ends_a_release(simulation: SimulationDirectory) -> None:
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        assert await listener.monitor.release(for_s=3600)
+    assert listener.monitor.worker_pid is None
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
@@ -281,13 +321,13 @@ def test_the_child_stays_small() -> None:
 
 @pytest.mark.parametrize(
     ("written", "reason"),
-    [(b'{"say": "snapsh', "WorkerDied"), (b"", "WorkerDied"), (b"Segmentation fault\n", "WorkerGarbled")],
+    [(b'{"say": "snapsh', None), (b"", None), (b"Segmentation fault\n", "WorkerGarbled")],
 )
 async def test_a_child_that_is_killed_in_the_middle_of_a_line_does_not_take_the_agent_with_it(
-    written: bytes, reason: str
+    written: bytes, reason: str | None
 ) -> None:
     stdout = asyncio.StreamReader()
     stdout.feed_data(written)
     stdout.feed_eof()
-    state = await NvmlMonitor()._listen(SimpleNamespace(stdout=stdout))  # type: ignore[arg-type]
-    assert (state.sight, state.reason) == (Sight.BLIND, reason)
+    state = await NvmlMonitor()._listen(SimpleNamespace(stdout=stdout), CallNote.create())  # type: ignore[arg-type]
+    assert (state.reason if state else None) == reason
