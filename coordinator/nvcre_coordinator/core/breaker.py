@@ -8,10 +8,11 @@ writing down. Writes nothing, reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from nvcre_coordinator.core.incidents import Incident
 from nvcre_coordinator.core.node_verdict import Rules, minutes
 
 
@@ -53,6 +54,28 @@ class Breaker:
             f"{held} of {fleet_size} nodes turned bad within {minutes(rules.breaker_window)}:"
             " verdicts are held back, look for a common cause"
         )
+
+
+HEAT = frozenset({"hw_slowdown", "temperature_margin"})
+"""Checks whose findings are the room's trouble as often as the GPU's (agent/nvcre_agent/checks/clocks.py)."""
+
+
+def told_of_heat(incidents: Iterable[Incident], now: datetime, rules: Rules) -> bool:
+    """Did the node begin to slow its GPUs down lately?"""
+    return any(
+        incident.check in HEAT
+        and not incident.injected
+        and incident.first_seen is not None
+        and now - incident.first_seen <= rules.breaker_window
+        for incident in incidents
+    )
+
+
+def heat_sentence(nodes: int, fleet_size: int, rules: Rules) -> str:
+    return (
+        f"{nodes} of {fleet_size} nodes began to slow their GPUs down within {minutes(rules.breaker_window)}:"
+        " look at cooling and power of the room, not at the nodes"
+    )
 
 
 def _many(fleet_size: int, rules: Rules) -> float:

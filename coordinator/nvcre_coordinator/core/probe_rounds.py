@@ -22,6 +22,7 @@ class NotTested(StrEnum):
     NOT_PLACED = "NotPlaced"
     RESERVATION_LOST = "ReservationLost"
     NO_GPUS = "NoGPUs"
+    GPUS_MISSING = "GPUsMissing"
     FOREIGN_PROCESSES = "ForeignProcesses"
     AGENT_NOT_CONNECTED = "AgentNotConnected"
     NO_INFINIBAND = "NoInfiniBand"
@@ -61,6 +62,7 @@ class Observed:
     kinds: tuple[ProbeKind, ...]
     started_at: datetime
     gpus: int  # what the node offers
+    gpus_of_peers: int = 0  # what the fullest node of the round with the same product offers
     stored: frozenset[ProbeKind] = frozenset()  # kinds whose result is in NodeHealth
     reservation: Reservation | None = None
     slot_free: bool = True
@@ -158,6 +160,10 @@ def _reserve(  # noqa: PLR0911 - one return a rule
     match seen.reservation:
         case None if seen.gpus <= 0:
             return _give_up(missing, NotTested.NO_GPUS, "the node offers no nvidia.com/gpu to reserve")
+        case None if seen.gpus < seen.gpus_of_peers:
+            # another number of ranks is another measurement: it would look slow, or fast
+            text = f"the node has {seen.gpus} GPUs, others of the run have {seen.gpus_of_peers}"
+            return _give_up(missing, NotTested.GPUS_MISSING, text)
         case None if not seen.slot_free:
             return Decision(look_again=patience.margin)
         case None if now - seen.started_at > 2 * patience.placed:

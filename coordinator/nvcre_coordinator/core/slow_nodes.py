@@ -16,7 +16,7 @@ from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.attribution import Attribution
 from nvcre_coordinator.core.health_verdicts import component_of, evidence
-from nvcre_coordinator.core.limits import clip_entry
+from nvcre_coordinator.core.limits import clip, clip_entry
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
 from nvcre_coordinator.core.node_health import NodeHealth
 
@@ -106,7 +106,7 @@ def _why_not(group: tuple[str, ...], results: ProbeResults, *, finished: bool) -
         if result.verdict is ProbeVerdict.CANNOT_COMPARE
     ]
     untested = [
-        f"{node} ({result.reason or result.state.value})"
+        f"{node} ({_blocker(result)})"
         for node, result in flat
         if result.state is not ProbeState.MEASURED and result.kind is ProbeKind.NVLINK_ALL_REDUCE
     ]
@@ -123,6 +123,10 @@ def _why_not(group: tuple[str, ...], results: ProbeResults, *, finished: bool) -
     if not finished:
         parts.append("the probes did not end in time")
     return "; ".join(parts)
+
+
+def _blocker(result: ProbeResult) -> str:
+    return f"{result.reason or result.state.value}{': ' if result.message else ''}{clip(result.message, 120)}"
 
 
 def _few(names: list[str]) -> str:

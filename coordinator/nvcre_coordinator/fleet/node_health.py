@@ -26,20 +26,11 @@ from nvcre_kube.resources import NODE_HEALTHS, NODES, JsonObject
 from nvcre_kube.workqueue import WorkQueue, run_workers
 from nvcre_protos.vocabulary import FaultClass
 
-from nvcre_coordinator.core.breaker import Breaker
 from nvcre_coordinator.core.incidents import Event, Incident, Snapshot, fold_events, fold_snapshot
 from nvcre_coordinator.core.link_faults import without_victims
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import (
-    Assessment,
-    GpuVerdict,
-    Monitor,
-    Rules,
-    Verdict,
-    assess,
-    assess_gpus,
-)
-from nvcre_coordinator.fleet.link_watch import LinkWatch
+from nvcre_coordinator.core.node_verdict import GpuVerdict, Monitor, Rules, Verdict, assess, assess_gpus
+from nvcre_coordinator.fleet.crowd import Crowd
 from nvcre_coordinator.fleet.metrics import FleetMetrics
 from nvcre_coordinator.fleet.node_record import DELETED, NodeRecord
 from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
@@ -80,18 +71,20 @@ class NodeHealthStore:
         self._metrics = metrics
         self._clock = clock
         self._facts = facts
-        self._fleet_size = fleet_size
         self._on_rival = on_rival
-        self._on_alarm = on_alarm
         self._workload_of = workload_of
         self._on_verdict = on_verdict
         self._rules = rules or Rules()
         self._nodes: dict[str, NodeRecord] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._queue: WorkQueue[str] = WorkQueue()
-        self._breaker = Breaker()
-        self._held: set[str] = set()  # nodes whose verdict the breaker holds back
-        self._links = LinkWatch()
+        self._crowd = Crowd(
+            rules=self._rules,
+            fleet_size=fleet_size,
+            on_alarm=on_alarm,
+            on_held=metrics.verdicts_held.inc,
+            look_again=self.look_again,
+        )
         self._outage = False
         self._subscribers: list[Callable[[str], None]] = []
 
@@ -105,9 +98,7 @@ class NodeHealthStore:
         self._nodes.clear()
         self._locks.clear()
         self._queue = WorkQueue()
-        self._breaker = Breaker()
-        self._held.clear()
-        self._links = LinkWatch()
+        self._crowd.reset()
 
     def subscribe(self, callback: Callable[[str], None]) -> None:
         """`callback(node)` whenever everything known of the node is stored."""
@@ -182,15 +173,12 @@ class NodeHealthStore:
     def _with_context(self, node: str, incident: Incident) -> Incident:
         """What the agent cannot know: whose program was hit, that the node is in maintenance."""
         application = incident.fault_class is FaultClass.APPLICATION
+        facts = self._facts(node)
         return msgspec.structs.replace(
             without_victims(incident),
             workload=cut(self._workload_of(node, incident), WORKLOAD_BYTES) if application else "",
-            during_maintenance=self._in_maintenance(node),
+            during_maintenance=facts is not None and facts.maintenance,
         )
-
-    def _in_maintenance(self, node: str) -> bool:
-        facts = self._facts(node)
-        return facts is not None and facts.maintenance
 
     def monitors(self, node: str, monitors: tuple[Monitor, ...]) -> None:
         state = self._loaded(node)
@@ -241,8 +229,7 @@ class NodeHealthStore:
         """The Node is gone and no agent speaks for it; garbage collection removes the NodeHealth."""
         state = self._nodes.pop(node, None)
         self._locks.pop(node, None)
-        self._held.discard(node)
-        self._links.forget(node)
+        self._crowd.forget(node)
         if state is not None and state.loaded:
             self._count_verdict(state.stored.verdict, None)
 
@@ -294,62 +281,26 @@ class NodeHealthStore:
 
     def _desired(self, state: NodeRecord) -> tuple[NodeHealthStatus, float | None]:
         now = self._clock()
-        facts = self._facts(state.name)
-        domain = facts.nvlink_domain if facts is not None else ""
-        for other in self._links.told(state.name, domain, state.ledger.open):
-            self._queue.add(other)
-        event = self._links.event(state.name)
-        if event is not None and self._links.is_new(event, now):
-            logger.error("link event domain=%s message=%r", domain or "-", event.sentence)
-            self._on_alarm("NVLinkEvent", event.sentence)
-        seen = state.observed(maintenance=self._in_maintenance(state.name), link_event=event)
+        name, told = state.name, state.ledger.open
+        facts = self._facts(name)
+        maintenance = facts is not None and facts.maintenance
+        witnessed = self._crowd.witnessed(name, facts.nvlink_domain if facts is not None else "", told, now)
+        if not maintenance:
+            self._crowd.heat(name, told, now)
+        seen = state.observed(maintenance=maintenance, link_event=witnessed)
         assessment = assess(seen, now, self._rules)
         gpus = assess_gpus(seen, now, self._rules)
-        if self._held_back(state, assessment.verdict, now):
-            assert self._breaker.open_until is not None
-            sentence = self._breaker.sentence(len(self._held), self._fleet_size(), self._rules)
-            assessment = Assessment(
-                Verdict.SUSPECT, f"{sentence}. Here: {assessment.message}", self._breaker.open_until - now
+        why, wait = self._crowd.held_back(name, assessment.verdict, state.stored.verdict, now)
+        if why:
+            assessment = replace(
+                assessment, verdict=Verdict.SUSPECT, message=f"{why}. Here: {assessment.message}", look_again=wait
             )
             gpus = tuple(_not_faulty(gpu) for gpu in gpus)
-        desired = state.desired(seen, assessment, gpus, now)
         again = assessment.look_again
-        return desired, None if again is None else max(0.1, again.total_seconds())
-
-    def _held_back(self, state: NodeRecord, verdict: Verdict, now: datetime) -> bool:
-        """Is this Faulty not to be written? A node that was Faulty before the others stays so."""
-        name, size = state.name, self._fleet_size()
-        if verdict is not Verdict.FAULTY:
-            self._held.discard(name)
-            return False
-        if name in self._held:
-            self._breaker = self._breaker.prolonged(len(self._held), now, fleet_size=size, rules=self._rules)
-            if not self._breaker.is_open(now):
-                self._held.discard(name)  # few are left: theirs is a fault of their own
-            return self._breaker.is_open(now)
-        if state.stored.verdict is Verdict.FAULTY:
-            return False
-        was_open = self._breaker.is_open(now)
-        self._breaker = self._breaker.turning_bad(name, now, fleet_size=size, rules=self._rules)
-        if not self._breaker.is_open(now):
-            return False
-        self._hold(name)
-        if not was_open:
-            for caught in self._breaker.caught:
-                self._hold(caught)
-                self._queue.add(caught)
-            sentence = self._breaker.sentence(len(self._held), size, self._rules)
-            logger.error("circuit breaker open message=%r", sentence)
-            self._on_alarm("CircuitBreakerOpen", sentence)
-        return True
-
-    def _hold(self, node: str) -> None:
-        if node not in self._held:
-            self._held.add(node)
-            self._metrics.verdicts_held.inc()
+        return state.desired(seen, assessment, gpus, now), None if again is None else max(0.1, again.total_seconds())
 
     def breaker_open(self) -> bool:
-        return self._breaker.is_open(self._clock())
+        return self._crowd.is_open(self._clock())
 
     async def _create(self, state: NodeRecord) -> bool:
         """An empty NodeHealth owned by its Node; False when there is no such Node (any more)."""

@@ -189,9 +189,9 @@ class ProbeScheduler:
     def _observe(self, key: Key, known: RunningRound, progress: NodeProgress) -> rounds.Observed:
         now = self._clock()
         node = key[1]
-        facts = self._facts(node)
         agent = self._registry.get(node)
         inventory = self._store.inventory(node)
+        product = self._product(node)
         pod = self._pods.get(pod_name(probe_hash(*key)), self._namespace)
         if pod is None:
             self._holding.discard(key)
@@ -219,7 +219,8 @@ class ProbeScheduler:
         return rounds.Observed(
             kinds=known.request.kinds,
             started_at=progress.started_at,
-            gpus=facts.gpus if facts is not None else 0,
+            gpus=self._gpus(node),
+            gpus_of_peers=max(self._gpus(other) for other in known.nodes if self._product(other) == product),
             stored=frozenset(of_round(self._store.probes(node), known.request)),
             reservation=reservation,
             slot_free=slot_free,
@@ -232,6 +233,16 @@ class ProbeScheduler:
                 for kind, order in progress.orders.items()
             },
         )
+
+    def _gpus(self, node: str) -> int:
+        """What the node offers and its agent sees: the device plugin may still offer a GPU that is gone."""
+        facts, inventory = self._facts(node), self._store.inventory(node)
+        offered = facts.gpus if facts is not None else 0
+        return min(offered, len(inventory.gpus)) if inventory is not None and inventory.gpus else offered
+
+    def _product(self, node: str) -> str:
+        inventory = self._store.inventory(node)
+        return inventory.gpus[0].product if inventory is not None and inventory.gpus else ""
 
     async def _carry_out(self, action: rounds.Action, key: Key, known: RunningRound, progress: NodeProgress) -> None:
         node = key[1]

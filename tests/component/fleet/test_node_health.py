@@ -57,7 +57,7 @@ async def test_another_leader_s_status_is_the_truth_and_the_agent_tells_the_rest
     await fleet.flush(again, last_seq=6)
 
 
-async def test_a_deleted_node_health_is_written_anew_in_full(client: KubeClient, fleet: Fleet) -> None:
+async def test_34_a_deleted_node_health_is_written_anew_in_full(client: KubeClient, fleet: Fleet) -> None:
     await fleet.start()
     agent = await healthy(client, fleet)
     await agent.events(event(1, incident("a")))
@@ -97,15 +97,27 @@ async def test_a_recovered_fault_is_watched_and_kept_in_the_history(client: Kube
     assert status["closedIncidents"][0]["recoveredAt"]
 
 
-async def test_maintenance_is_seen_on_the_node_object(client: KubeClient, fleet: Fleet) -> None:
+async def test_37_maintenance_is_declared_on_the_node_and_what_is_left_open_is_judged_after_it(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    async def maintenance(value: str | None) -> None:
+        await client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvcre.nvidia.com/maintenance": value}}})
+
     await fleet.start()
     agent = await healthy(client, fleet)
-    await client.merge_patch(NODES, "node-1", {"metadata": {"annotations": {"nvcre.nvidia.com/maintenance": "true"}}})
+    await maintenance("true")
     await fleet.until("node-1", lambda status: status["verdict"] == "Maintenance")
-    await agent.events(event(1, incident("a")))
-    await agent.acked(1)
+    await agent.events(
+        event(1, incident("a")), event(2, incident("b")), event(3, incident("b"), pb.EVENT_KIND_RECOVERED)
+    )
+    await agent.acked(3)
     status = await fleet.status("node-1")
-    assert (status["verdict"], len(status["incidents"])) == ("Maintenance", 1)
+    (told,) = status["incidents"]
+    assert (status["verdict"], told["duringMaintenance"]) == ("Maintenance", True)
+    await maintenance(None)
+    status = await fleet.until("node-1", lambda status: status["verdict"] == "Faulty")
+    assert "duringMaintenance" not in status["incidents"][0]
+    assert status["closedIncidents"][0]["duringMaintenance"]
 
 
 async def test_41_many_nodes_at_once_are_one_alarm_and_accuse_none_of_them(client: KubeClient, fleet: Fleet) -> None:
@@ -221,7 +233,7 @@ async def test_a_stored_status_that_we_did_not_write_is_replaced_by_what_the_age
     assert [told["id"] for told in status["incidents"]] == ["a"]
 
 
-async def test_a_long_silence_is_blindness_and_never_a_fault(client: KubeClient, fleet: Fleet) -> None:
+async def test_46_a_long_silence_is_blindness_and_never_a_fault(client: KubeClient, fleet: Fleet) -> None:
     await fleet.start()
     agent = await healthy(client, fleet)
     fleet.offset = timedelta(minutes=-3)  # the agent goes three minutes ago

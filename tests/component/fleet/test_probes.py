@@ -197,7 +197,7 @@ async def test_a_new_leader_goes_on_with_the_reservation_it_finds(
     assert len(kubelet) == 1
 
 
-async def test_an_agent_cannot_answer_for_another_node(
+async def test_42_an_agent_cannot_answer_for_another_node(
     client: KubeClient, fleet: Fleet, kubelet: list[dict[str, Any]]
 ) -> None:
     await add_node(client, "node-0")

@@ -35,7 +35,7 @@ async def test_an_event_is_acked_only_when_it_stands_in_node_health(client: Kube
     assert node_health["metadata"]["ownerReferences"][0]["kind"] == "Node"
 
 
-async def test_the_node_comes_from_the_token_and_not_from_the_payload(client: KubeClient, fleet: Fleet) -> None:
+async def test_42_the_node_comes_from_the_token_and_not_from_the_payload(client: KubeClient, fleet: Fleet) -> None:
     await add_node(client, "node-1")
     await add_node(client, "node-2")
     await fleet.start()
@@ -113,7 +113,7 @@ async def test_a_newer_stream_replaces_the_older_one_of_the_node(client: KubeCli
     await fleet.until("node-1", lambda status: status.get("verdict") == "Faulty")
 
 
-async def test_events_sent_again_change_nothing(client: KubeClient, fleet: Fleet) -> None:
+async def test_33_events_sent_again_are_stored_once(client: KubeClient, fleet: Fleet) -> None:
     await add_node(client, "node-1")
     await fleet.start()
     token = await agent_token(client, "node-1")
@@ -140,7 +140,7 @@ async def test_events_sent_again_change_nothing(client: KubeClient, fleet: Fleet
     assert after["status"]["incidents"][0] == before["status"]["incidents"][0]
 
 
-async def test_a_killed_coordinator_loses_and_doubles_nothing(client: KubeClient, fleet: Fleet) -> None:
+async def test_32_a_killed_coordinator_loses_and_doubles_nothing(client: KubeClient, fleet: Fleet) -> None:
     await add_node(client, "node-1")
     await fleet.start()
     token = await agent_token(client, "node-1")

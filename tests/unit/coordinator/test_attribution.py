@@ -314,7 +314,7 @@ class TestANodeThatDied:
         survivor = build.pod("r0", node="n0", code=1, ended=60, log=Origin.FOLLOW_UP)
         return named(attribute(build, survivor, group=("n0", "n1"), nodes={"n1": facts}))
 
-    def test_agent_and_lease_silent(self, build: Any) -> None:
+    def test_46_a_node_whose_agent_and_lease_are_silent_is_the_cause_and_no_survivor_is(self, build: Any) -> None:
         watched = LeaseWatch(build.at(40), build.at(62), build.at(62)).seen(build.at(40), build.at(82))
         assert self.crashed(build, NodeFacts(AgentState.SILENT, lease=watched)) == ["n1"]
 
@@ -331,11 +331,11 @@ class TestANodeThatDied:
         assert watched.silent() is None
         assert watched.seen(build.at(3600), build.at(82)).silent() is True
 
-    def test_another_boot_id(self, build: Any) -> None:
+    def test_46_a_node_that_came_back_with_another_boot_id_is_the_first_cause(self, build: Any) -> None:
         facts = NodeFacts(AgentState.CONNECTED, boot_id_at_start="b1", boot_id="b2")
         assert self.crashed(build, facts) == ["n1"]
 
-    def test_a_silent_agent_alone_is_named_in_the_message_and_not_blamed(self, build: Any) -> None:
+    def test_46_a_silent_agent_alone_is_named_in_the_message_and_not_blamed(self, build: Any) -> None:
         survivor = build.pod("r0", node="n0", code=143)
         facts = NodeFacts(AgentState.SILENT, lease=LeaseWatch(build.at(80), build.at(62), build.at(82), renewed=True))
         found = attribute(build, survivor, group=("n0", "n1"), nodes={"n1": facts})

@@ -76,7 +76,7 @@ def test_a_fixed_limit_needs_no_peers(figures: list[float], expected: list[Probe
 
 
 @pytest.mark.parametrize("state", [ProbeState.NOT_TESTED, ProbeState.ERROR])
-def test_not_tested_and_error_are_neither_slow_nor_a_peer(state: ProbeState) -> None:
+def test_30_not_tested_and_error_are_neither_slow_nor_a_peer(state: ProbeState) -> None:
     results = [measured(480), measured(481), not_tested(state), measured(291)]
     assert verdicts(results) == [CANNOT, CANNOT, ProbeVerdict.NONE, CANNOT]
     assert verdicts(results, FIXED)[2] is ProbeVerdict.NONE

@@ -95,10 +95,18 @@ def test_not_tested_has_a_reason(observed: Observed, reason: NotTested, kinds: i
     assert len(given_up) == kinds
 
 
-def test_not_placed_quotes_the_scheduler() -> None:
+def test_28_a_pod_that_never_started_is_not_tested_and_quotes_the_scheduler() -> None:
     (first, _) = actions(seen(reservation=Reservation(PodPhase.PENDING, ago(60), message=BUSY)))
     assert isinstance(first, GiveUp)
     assert BUSY in first.message
+
+
+def test_28_a_node_with_seven_gpus_among_eights_is_not_tested_and_named() -> None:
+    given_up = actions(seen(gpus=7, gpus_of_peers=8))
+    assert {(action.reason, action.message) for action in given_up if isinstance(action, GiveUp)} == {
+        (NotTested.GPUS_MISSING, "the node has 7 GPUs, others of the run have 8")
+    }
+    assert actions(seen(gpus=8, gpus_of_peers=8)) == (Reserve(),)
 
 
 def test_a_probe_that_takes_too_long_is_cancelled() -> None:

@@ -22,8 +22,8 @@ def probe(kind: ProbeKind, verdict: ProbeVerdict, comparison: str = "the numbers
     )  # fmt: skip
 
 
-def not_tested(kind: ProbeKind, reason: str) -> ProbeResult:
-    return ProbeResult(probe_id="p", kind=kind, state=ProbeState.NOT_TESTED, reason=reason)
+def not_tested(kind: ProbeKind, reason: str, message: str = "") -> ProbeResult:
+    return ProbeResult(probe_id="p", kind=kind, state=ProbeState.NOT_TESTED, reason=reason, message=message)
 
 
 PASSES = (probe(NVLINK, ProbeVerdict.PASS), not_tested(NIC, "NoInfiniBand"))
@@ -76,6 +76,12 @@ def test_without_a_slow_node_the_group_is_named_and_the_message_says_why(results
         assert not_said not in text
     assert all(entry.component is None and not entry.evidence for entry in found.entries)
     assert all("Drain none of them" in entry.message for entry in found.entries)
+
+
+def test_28_what_kept_a_node_from_being_tested_is_named_and_is_no_bandwidth_failure():
+    found = attribute(node_1=(not_tested(NVLINK, "GPUsMissing", "the node has 7 GPUs, others of the run have 8"),))
+    assert found.reason is Reason.NOT_NARROWED
+    assert "not tested: node-1 (GPUsMissing: the node has 7 GPUs, others of the run have 8)" in found.message
 
 
 def test_probes_that_did_not_end_are_not_tested():

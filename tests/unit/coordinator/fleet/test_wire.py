@@ -9,7 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.core.clock_offset import ClockOffset
-from nvcre_coordinator.core.localisation import ProbeKind
+from nvcre_coordinator.core.localisation import ProbeKind, ProbeVerdict
 from nvcre_coordinator.fleet import wire
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind
@@ -90,10 +90,11 @@ def update(*figures: float, state: int = pb.PROBE_STATE_MEASURED, **run: int) ->
     )
 
 
-def test_the_best_run_at_its_largest_size_counts() -> None:
-    result = wire.probe_result(update(470.0, 481.239, 460.0), ProbeKind.NVLINK_ALL_REDUCE, SURE)
+def test_29_the_best_run_counts_at_its_largest_size_and_a_cold_first_one_stays_visible() -> None:
+    result = wire.probe_result(update(170.0, 481.239, 460.0), ProbeKind.NVLINK_ALL_REDUCE, SURE)
     assert result is not None
     assert result.bus_bandwidth_gbps == "481.24"
+    assert result.runs == ("170.00", "481.24", "460.00")
     assert [row.size_bytes for row in result.results] == [1 << 20, 4 << 30]
 
 
@@ -109,10 +110,11 @@ def test_the_best_run_at_its_largest_size_counts() -> None:
         update(480.0, exit_code=1),
     ],
 )
-def test_a_measurement_without_a_plausible_run_is_an_error(message: pb.ProbeUpdate) -> None:
+def test_30_a_measurement_without_a_plausible_run_is_an_error_neither_pass_nor_fail(message: pb.ProbeUpdate) -> None:
     result = wire.probe_result(message, ProbeKind.NVLINK_ALL_REDUCE, SURE)
     assert result is not None
     assert (result.state, result.reason, result.bus_bandwidth_gbps) == ("Error", "NoUsableRun", "")
+    assert result.verdict is ProbeVerdict.NONE
 
 
 @pytest.mark.parametrize("state", [pb.PROBE_STATE_UNSPECIFIED, pb.PROBE_STATE_RUNNING, 99])

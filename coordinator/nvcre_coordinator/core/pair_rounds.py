@@ -1,0 +1,89 @@
+"""Which node of a slow pair is to blame? Pairs first, then every suspect with a partner that is proven good.
+
+`first_round` pairs the nodes; both nodes of a slow pair are suspects and those of a fast one are good. `second_round`
+gives each suspect a good partner, a different one as far as there are enough. `conclude` blames the suspect that stays
+slow; where both suspects of a pair are fast with others, the link between them is suspected and neither node. A pair
+that could not be tested says nothing, neither good nor bad, and its blocker is named (spec 8.27 and 8.28).
+
+It decides only. A pair is a Job on two nodes, because nccl-tests starts over nodes by MPI; who runs it judges it fast
+or slow by its threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+Pair = tuple[str, str]
+
+
+class PairState(Enum):
+    FAST = "fast"
+    SLOW = "slow"
+    NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    pair: Pair
+    state: PairState
+    blocker: str = ""  # of NOT_TESTED: the node and what is wrong there
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    blamed: tuple[str, ...] = ()  # slow with a good partner too
+    links: tuple[Pair, ...] = ()  # both nodes are fast with others
+    unresolved: tuple[str, ...] = ()  # suspects that nobody could clear or blame
+    not_tested: tuple[str, ...] = ()  # blockers, as sentences
+    all_fast: bool = False  # every pair was fast: if the whole was slow, it is the fabric
+
+
+def first_round(nodes: Sequence[str]) -> tuple[Pair, ...]:
+    """Disjoint pairs in the order of the nodes; an odd last one joins the first node, in a pair of its own."""
+    pairs = [(nodes[place], nodes[place + 1]) for place in range(0, len(nodes) - 1, 2)]
+    if len(nodes) % 2 and len(nodes) > 1:
+        pairs.append((nodes[-1], nodes[0]))
+    return tuple(pairs)
+
+
+def second_round(first: Iterable[PairResult]) -> tuple[Pair, ...]:
+    """(suspect, good partner); empty where there is no suspect or nobody is proven good."""
+    results = tuple(first)
+    good, suspects = _good(results), _suspects(results)
+    if not good:
+        return ()
+    return tuple((suspect, good[place % len(good)]) for place, suspect in enumerate(suspects))
+
+
+def conclude(first: Iterable[PairResult], second: Iterable[PairResult]) -> Conclusion:
+    results, retests = tuple(first), tuple(second)
+    suspects = _suspects(results)
+    after = {result.pair[0]: result.state for result in retests}
+    cleared = {suspect for suspect in suspects if after.get(suspect) is PairState.FAST}
+    blamed = tuple(suspect for suspect in suspects if after.get(suspect) is PairState.SLOW)
+    slow_pairs = [result.pair for result in results if result.state is PairState.SLOW]
+    good = set(_good(results)) | cleared
+    return Conclusion(
+        blamed=blamed,
+        links=tuple(pair for pair in slow_pairs if set(pair) <= good),
+        unresolved=tuple(suspect for suspect in suspects if suspect not in cleared and suspect not in blamed),
+        not_tested=tuple(
+            f"{' and '.join(result.pair)}: {result.blocker}"
+            for result in (*results, *retests)
+            if result.state is PairState.NOT_TESTED
+        ),
+        all_fast=bool(results) and all(result.state is PairState.FAST for result in results),
+    )
+
+
+def _good(results: Sequence[PairResult]) -> tuple[str, ...]:
+    """In a fast pair at least once: a node with a slow part is slow with everybody."""
+    return tuple(dict.fromkeys(node for result in results if result.state is PairState.FAST for node in result.pair))
+
+
+def _suspects(results: Sequence[PairResult]) -> tuple[str, ...]:
+    good = set(_good(results))
+    slow = dict.fromkeys(node for result in results if result.state is PairState.SLOW for node in result.pair)
+    return tuple(node for node in slow if node not in good)
