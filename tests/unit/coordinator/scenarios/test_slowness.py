@@ -56,7 +56,7 @@ def test_25_heat_makes_a_node_suspect_only_where_a_probe_shows_harm(
 def alarms_of_heat(nodes: int, *, fleet_size: int, every: timedelta = timedelta(seconds=1)) -> list[str]:
     told: list[str] = []
     crowd = Crowd(
-        rules=RULES, fleet_size=lambda: fleet_size, 
+        rules=RULES, fleet_size=lambda: fleet_size,
         on_alarm=lambda reason, text: told.append(f"{reason}: {text}"),
         on_held=lambda: None, look_again=lambda node: None,
     )  # fmt: skip
