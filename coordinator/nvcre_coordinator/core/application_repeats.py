@@ -1,10 +1,9 @@
 """Is it the GPU after all? An application's error that meets different applications on the same part of a GPU.
 
 An Xid 13 on the same GPC and TPC, or another application error (31, a copy engine, ...) on the same GPU, from different
-jobs within 24 h makes the GPU a suspect that needs a diagnosis; a contained memory error (94) does when it comes twice,
-whoever ran (spec 2.1, 8.5 and 8.7). Jobs differ by namespace, or by image and command: a restart and a resubmission are
-the same job. A job whose error is on several GPUs carries it around and speaks against itself, not against the GPU; an
-incident whose job is unknown says nothing.
+jobs within 24 h makes the GPU a suspect that needs a diagnosis (spec 2.1 and 8.5). Jobs differ by namespace, or by
+image and command: a restart and a resubmission are the same job. A job whose error is on several GPUs carries it around
+and speaks against itself, not against the GPU; an incident whose job is unknown says nothing.
 
 It rests on what NodeHealth keeps: the open incidents and the last closed ones, each with its `workload`
 ("namespace/name#fingerprint"). So the memory is bounded, survives the coordinator, and ends when a diagnosis passed
@@ -22,7 +21,6 @@ from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKi
 from nvcre_coordinator.core.incidents import Component, Incident
 
 WINDOW = timedelta(hours=24)
-CONTAINED_ERROR = 94
 SM_EXCEPTION = 13
 
 
@@ -76,31 +74,27 @@ def _is_recent(incident: Incident, now: datetime, diagnosed_at: datetime | None)
 
 
 def _suspicion(code: int, unit: str, here: Sequence[Incident], everywhere: Sequence[Incident]) -> Suspicion | None:
-    where = f"Xid {code}" + (f" at {unit}" if unit else "")
-    # The second newest telling leaves the window first, and the suspicion with it.
-    times = sorted((incident.last_seen for incident in here if incident.last_seen is not None), reverse=True)
+    last_of_job: dict[str, datetime] = {}
+    names: set[str] = set()
+    for incident in here:
+        assert incident.last_seen is not None
+        if incident.workload and not _carried_around(incident, everywhere):
+            job = workload_identity(incident.workload)
+            last_of_job[job] = max(last_of_job.get(job, incident.last_seen), incident.last_seen)
+            names.add(incident.workload.partition("#")[0])
     component = here[0].component
-    assert component is not None
+    if len(last_of_job) < 2 or component is None:
+        return None
     gpu = Component(  # whichever MIG instance it hit
         kind=component.kind, index=component.index, uuid=component.uuid, pci_bus_id=component.pci_bus_id
     )
-    if code == CONTAINED_ERROR:
-        repeats = sum(max(1, incident.count) for incident in here)
-        if repeats < 2:
-            return None
-        what = f"{where} {repeats} times within 24 h"
-    else:
-        jobs = {
-            workload_identity(incident.workload): incident.workload.partition("#")[0]
-            for incident in here
-            if incident.workload and not _carried_around(incident, everywhere)
-        }
-        if len(jobs) < 2:
-            return None
-        names = sorted(jobs.values())
-        what = f"{where} from {len(jobs)} different jobs within 24 h ({', '.join(names[:3])})"
-    message = f"suspect GPU{'' if gpu.index is None else f' {gpu.index}'}: {what}. Drain it and run dcgmi diag -r 3"
-    return Suspicion(gpu, message, times[min(1, len(times) - 1)] + WINDOW)
+    message = (
+        f"suspect GPU{'' if gpu.index is None else f' {gpu.index}'}: Xid {code}{f' at {unit}' if unit else ''} from "
+        f"{len(last_of_job)} different jobs within 24 h ({', '.join(sorted(names)[:3])}). "
+        "Drain it and run dcgmi diag -r 3"
+    )
+    until = sorted(last_of_job.values())[-2] + WINDOW  # then one job is left
+    return Suspicion(gpu, message, until)
 
 
 def _carried_around(incident: Incident, everywhere: Sequence[Incident]) -> bool:

@@ -1,7 +1,8 @@
 """When is an incident worse than its agent can know? Judges the open incidents of one node by the node's history.
 
-An agent tells what it sees; the past of the node is here. A fault that comes back after its remedy was carried out asks
-for the next one (reset, reboot, another part); a conditional fault that comes back often enough is a fault. The judged
+A fault that comes back after its remedy was carried out asks for the next one: reset, reboot (a link: at once), another
+part. Agents keep that ladder too (agent/nvcre_agent/incidents/escalation.py), in the outbox: it is lost where a reboot
+makes the disk anew, and NodeHealth is not. A conditional fault that comes back often enough is a fault. The judged
 incidents are what NodeHealth shows and what Jobs and verdicts read, so that all of them agree. What opened in a
 maintenance accuses nobody. Errors of applications: core/application_repeats.py; links: core/link_faults.py.
 """
@@ -18,10 +19,10 @@ from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.link_faults import far_end
 
 HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
-WINDOW = timedelta(hours=24)
+REMEDY_WINDOW = timedelta(days=3)  # a remedy older than this has held (agent/nvcre_agent/incidents/escalation.yaml)
+CONDITIONAL_WINDOW = timedelta(hours=24)
 CONDITIONAL_REPEATS = 3
-# Firmware that hangs again after a reset gets a reboot before the part is suspected (spec 8, scenario 9).
-_REBOOT_NEXT = frozenset({119, 120})
+_RUNGS = {FaultClass.NEEDS_RESET: 1, FaultClass.NEEDS_REBOOT: 2, FaultClass.FATAL_HARDWARE: 3}
 _PARTS = frozenset({ComponentKind.GPU, ComponentKind.NVLINK})
 _NO_REMEDY = frozenset({RecoveredBy.QUIET, RecoveredBy.EVICTED, RecoveredBy.REPLACED})
 _BUS_LOSS = frozenset({"gpu_lost", "gpu_missing"})
@@ -55,25 +56,26 @@ def _judged(incident: Incident, open_now: Sequence[Incident], closed: Sequence[I
 
 def _after_remedy(incident: Incident, closed: Iterable[Incident]) -> Incident:
     component = incident.component
-    if component is None or component.kind not in _PARTS or incident.fault_class is FaultClass.FATAL_HARDWARE:
+    if component is None or component.kind not in _PARTS:
         return incident
     before = [earlier for earlier in closed if _came_back(earlier, incident)]
-    if not before:
-        return incident
-    rebooted = any(earlier.recovered_by == RecoveredBy.REBOOT for earlier in before)
-    how = (before[0].recovered_by or "recovery").lower()
-    why = f"came back within {_hours(WINDOW)} h, after a {how}"
-    if incident.code in _REBOOT_NEXT and len(before) == 1 and not rebooted:
+    highest = max((_RUNGS.get(earlier.fault_class, 0) for earlier in before), default=0)
+    if not highest or _RUNGS.get(incident.fault_class, 0) > highest:
+        return incident  # it never came before, or its agent has gone up itself
+    why = f"came back after a {(before[0].recovered_by or 'recovery').lower()}"
+    if highest == _RUNGS[FaultClass.NEEDS_RESET] and component.kind is ComponentKind.GPU:
         return msgspec.structs.replace(
             incident,
             fault_class=FaultClass.NEEDS_REBOOT,
-            remedy="the reset did not mend it: drain and reboot the node",
+            remedy="drain and reboot the node: the reset did not last",
             escalation=why,
         )
-    what = "cable and GPU" if component.kind is ComponentKind.NVLINK else "GPU"
-    remedy = f"the remedy did not last: keep the node drained, inspect {what}, replace what is broken"
+    part = "cable and GPU" if component.kind is ComponentKind.NVLINK else "GPU"
     return msgspec.structs.replace(
-        incident, fault_class=FaultClass.FATAL_HARDWARE, remedy=remedy, escalation=f"{why}: hardware"
+        incident,
+        fault_class=FaultClass.FATAL_HARDWARE,
+        remedy=f"keep the node drained; inspect or replace {part}: the remedy did not last",
+        escalation=why,
     )
 
 
@@ -82,7 +84,7 @@ def _came_back(earlier: Incident, incident: Incident) -> bool:
     return (
         ended is not None
         and began is not None
-        and timedelta(0) < began - ended <= WINDOW
+        and timedelta(0) < began - ended <= REMEDY_WINDOW
         and earlier.recovered_by not in _NO_REMEDY
         and is_fault(earlier)
         and _family(earlier) == _family(incident)
@@ -101,12 +103,12 @@ def _often(incident: Incident, open_now: Iterable[Incident], closed: Iterable[In
         and other.component == incident.component
         and last is not None
         and other.last_seen is not None
-        and abs(last - other.last_seen) <= WINDOW
+        and abs(last - other.last_seen) <= CONDITIONAL_WINDOW
     ]
     if len(same) < CONDITIONAL_REPEATS:
         return incident
     return msgspec.structs.replace(
-        incident, blame=Blame.YES, escalation=f"seen {len(same)} times on this part within {_hours(WINDOW)} h"
+        incident, blame=Blame.YES, escalation=f"seen {len(same)} times on this part within 24 h"
     )
 
 
@@ -126,7 +128,3 @@ def same_part(one: Component | None, other: Component | None) -> bool:
     else:
         same_gpu = bool(one.pci_bus_id) and one.pci_bus_id == other.pci_bus_id
     return same_gpu and one.kind is other.kind and (one.kind is ComponentKind.GPU or one.index == other.index)
-
-
-def _hours(duration: timedelta) -> str:
-    return f"{duration.total_seconds() / 3600:g}"

@@ -103,7 +103,7 @@ def test_01_a_lost_gpu_needs_a_reboot_and_is_broken_hardware_when_it_is_lost_aga
 
     again = verdict(lost(later), closed=(healed,), at=later)
     assert (again.verdict, again.fault_class) == (Verdict.FAULTY, FaultClass.FATAL_HARDWARE)
-    assert "came back within 24 h, after a reboot" in again.message
+    assert "came back after a reboot" in again.message
     assert "replace" in again.message
     assert [told.fault_class for told in blamed(lost(later), closed=(healed,))] == [
         FaultClass.FATAL_HARDWARE,
@@ -114,7 +114,7 @@ def test_01_a_lost_gpu_needs_a_reboot_and_is_broken_hardware_when_it_is_lost_aga
 @pytest.mark.parametrize(
     ("before", "again"),
     [
-        pytest.param(ended(lost(), RecoveredBy.REBOOT), lost(NOW + timedelta(hours=25)), id="a day later"),
+        pytest.param(ended(lost(), RecoveredBy.REBOOT), lost(NOW + timedelta(hours=73)), id="days later"),
         pytest.param(ended(lost(), RecoveredBy.REPLACED), lost(NOW + timedelta(hours=1)), id="another GPU"),
         pytest.param(
             ended(lost(), RecoveredBy.REBOOT), lost(NOW + timedelta(hours=1), component=gpu(4)), id="another slot"
@@ -143,14 +143,6 @@ def test_07_a_contained_error_is_told_and_the_node_stays_schedulable(blame: Blam
     assert blamed(contained) == ()
 
 
-def test_07_a_second_contained_error_makes_the_gpu_suspect_whoever_ran() -> None:
-    first = ended(xid(94, FaultClass.APPLICATION, Blame.CONDITIONAL), RecoveredBy.QUIET)
-    second = xid(94, FaultClass.APPLICATION, Blame.CONDITIONAL, at=NOW + timedelta(hours=1))
-    found = verdict(second, closed=(first,), at=NOW + timedelta(hours=1))
-    assert (found.verdict, "suspect GPU 5: Xid 94 2 times" in found.message) == (Verdict.SUSPECT, True)
-    assert blamed(second, closed=(first,)) == ()
-
-
 def test_08_a_pending_row_remap_is_shown_and_accuses_nobody_and_a_failed_one_does() -> None:
     pending = check("row_remap_pending", FaultClass.INFORMATIONAL, Blame.NO, message="reset at next drain")
     found = verdict(pending)
@@ -175,7 +167,9 @@ def test_09_a_gpu_whose_firmware_hangs_is_faulty_and_blind_then_needs_a_reboot_t
 
     reset = ended(at(0), RecoveredBy.RESET)
     assert verdict(at(1), closed=(reset,)).fault_class is FaultClass.NEEDS_REBOOT
-    reboot = ended(at(1), RecoveredBy.REBOOT)
+    raised = msgspec.structs.replace(at(1), fault_class=FaultClass.NEEDS_REBOOT)
+    assert judged([raised], [reset]) == (raised,)  # the agent has gone up itself
+    reboot = ended(raised, RecoveredBy.REBOOT)
     assert verdict(at(2), closed=(reboot, reset)).fault_class is FaultClass.FATAL_HARDWARE
 
 
