@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-unit test-cluster control-plane lint bench lock protos clean
+.PHONY: help demo test test-unit test-cluster control-plane lint bench fuzz lock protos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,14 +42,23 @@ lint: $(STAMP)  ## ruff, mypy (strict), import contracts
 bench: control-plane  ## the figures of docs/benchmarks.md
 	$(BIN)/python -m pytest tests/bench -m bench -s
 
+FUZZ_SECONDS ?= 30
+$(VENV)/.fuzz-installed: $(STAMP) requirements/fuzz.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/fuzz.lock
+	@touch $@
+
+fuzz: $(VENV)/.fuzz-installed  ## hostile input, guided by coverage, FUZZ_SECONDS (30) for each target
+	PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS)
+
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml
 lock:  ## renew requirements/*.lock from pyproject.toml (needs uv on PATH)
 	$(LOCK) --all-extras --group dev -o requirements/dev.lock
 	$(LOCK) --extra agent -c requirements/dev.lock -o requirements/agent.lock
 	$(LOCK) --extra coordinator -c requirements/dev.lock -o requirements/coordinator.lock
+	$(LOCK) --group fuzz -c requirements/dev.lock -o requirements/fuzz.lock
 
 protos: $(STAMP)  ## renew the generated protobuf code
 	PATH=$(CURDIR)/$(BIN):$$PATH protos/generate.sh
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis fuzz-found

@@ -172,5 +172,5 @@ def _order(ordered: pb.ProbeOrder) -> Order | None:
         step_factor=ordered.step_factor,
         iterations=ordered.iterations,
         runs=ordered.runs,
-        timeout_s=ordered.timeout.ToTimedelta().total_seconds(),
+        timeout_s=wire.duration_s(ordered.timeout),
     )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import TypeVar
 
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
@@ -30,6 +31,11 @@ def timestamp(seconds: float) -> Timestamp:
 
 def seconds(stamp: Timestamp) -> float:
     return stamp.seconds + stamp.nanos / 1e9
+
+
+def duration_s(value: Duration) -> float:
+    """Seconds, of any value that the wire can carry: ToTimedelta raises from 2.7 million years on."""
+    return value.seconds + value.nanos / 1e9
 
 
 def event(change: Change, boot_id: str) -> pb.Event:

@@ -107,7 +107,11 @@ def linear_pattern(source: str) -> LinearPattern | None:
         literal = b""
     if not literal and not anchored:
         return None
-    return LinearPattern(re.compile(source.encode()), anchored, literal, tuple(proof.once))
+    try:
+        line = re.compile(source.encode())
+    except re.error:  # RE2 takes (?<name>...) and names that begin with a digit
+        return None
+    return LinearPattern(line, anchored, literal, tuple(proof.once))
 
 
 class _Reader:

@@ -48,6 +48,8 @@ def test_a_pattern_without_a_choice_is_accepted(pattern: str, why: str) -> None:
         ("^(?:a|ab)?a(?:a)?(?:a)?(?:a)?(?:a)?a", "too many groups that may be taken or left"),
         ("[0-9]+x LITERAL", "a search begins anew at every digit"),
         ("[a-z]x", "unanchored, and nothing to look for"),
+        ("^(?<count>[0-9]+)x", "a group that RE2 can name so, and `re` cannot"),
+        ("^(?P<6>[0-9]+)x", "the same"),
         ("a|b", "alternatives of the whole"),
         ("^a*?b", "lazy"),
         ("(?i)literal", "flags"),
