@@ -34,7 +34,7 @@ def seconds(stamp: Timestamp) -> float:
 
 
 def duration_s(value: Duration) -> float:
-    """Seconds, of any value that the wire can carry: ToTimedelta raises from 2.7 million years on."""
+    """Seconds, of any value that the wire can carry; ToTimedelta raises where a timedelta ends."""
     return value.seconds + value.nanos / 1e9
 
 

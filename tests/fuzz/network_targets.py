@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 from google.protobuf.message import DecodeError
 from nvcre_agent import wire as agent_wire
@@ -19,9 +20,7 @@ from nvcre_agent.outbox import open_outbox
 from nvcre_agent.probing import Probing
 from nvcre_coordinator.core.clock_offset import ASSUMED_DELAY, ClockOffset
 from nvcre_coordinator.core.incidents import Ledger, fold_events, fold_snapshot
-from nvcre_coordinator.core.node_verdict import Verdict
 from nvcre_coordinator.fleet import wire
-from nvcre_coordinator.fleet.node_record import NodeRecord
 from nvcre_coordinator.fleet.status import NodeHealthStatus
 from nvcre_local.apiserver.schema.node import Node, compile_node
 from nvcre_local.apiserver.schema.values import check
@@ -172,12 +171,10 @@ def agent_messages(data: bytes) -> None:
         message = pb.AgentMessage.FromString(data)
     except DecodeError:
         message = fill(pb.AgentMessage(), Choices(data))
-    node = NodeRecord("node")
     try:
-        _heard(node, message)
+        status = _stored(message)
     except wire.BadMessage:
         return
-    status = node.desired(Verdict.HEALTHY, "", NOW)
     said = json.dumps(status.to_json())
     assert len(said) < ETCD_BYTES
     assert NodeHealthStatus.from_json(json.loads(said)) == status
@@ -185,29 +182,36 @@ def agent_messages(data: bytes) -> None:
     assert not complaints, complaints[:3]
 
 
-def _heard(node: NodeRecord, message: pb.AgentMessage) -> None:
+def _stored(message: pb.AgentMessage) -> NodeHealthStatus:
+    """What of it would stand in the NodeHealth."""
     match message.WhichOneof("body"):
         case "hello":
             wire.identifier(message.hello.outbox_id, "hello.outbox_id")
-            node.boot_id = wire.cut(message.hello.boot_id, 64)
-            node.agent_version = wire.cut(message.hello.agent_version, 64)
+            boot, version = wire.cut(message.hello.boot_id, 64), wire.cut(message.hello.agent_version, 64)
+            return NodeHealthStatus(boot_id=boot, agent_version=version)
         case "event_batch":
-            wire.identifier(message.event_batch.outbox_id, "event_batch.outbox_id")
             batch = message.event_batch
-            node.ledger = fold_events(Ledger(), batch.outbox_id, wire.events(batch, UNSURE))
+            outbox_id = wire.identifier(batch.outbox_id, "event_batch.outbox_id")
+            return _incidents(fold_events(Ledger(), outbox_id, wire.events(batch, UNSURE)))
         case "snapshot":
-            node.ledger = fold_snapshot(Ledger(), wire.snapshot(message.snapshot, UNSURE))
-            node.inventory = wire.inventory(message.snapshot.inventory)
-            node.monitors = wire.monitors(message.snapshot.monitors)
+            status = _incidents(fold_snapshot(Ledger(), wire.snapshot(message.snapshot, UNSURE)))
+            monitors = wire.monitors(message.snapshot.monitors)
+            return msgspec.structs.replace(
+                status, inventory=wire.inventory(message.snapshot.inventory), monitors=monitors
+            )
         case "heartbeat":
             wire.moment(message.heartbeat.sent_at, "heartbeat.sent_at", timedelta(seconds=1))
             wire.sequence(message.heartbeat.last_seq, "heartbeat.last_seq")
-            node.monitors = wire.monitors(message.heartbeat.monitors)
+            return NodeHealthStatus(monitors=wire.monitors(message.heartbeat.monitors))
         case "probe_update":
             wire.identifier(message.probe_update.probe_id, "probe_update.probe_id")
-            for kind in wire.PROBE_KINDS:
-                result = wire.probe_result(message.probe_update, kind, UNSURE)
-                node.probes += () if result is None else (result,)
+            results = [wire.probe_result(message.probe_update, kind, UNSURE) for kind in wire.PROBE_KINDS]
+            return NodeHealthStatus(probes=tuple(result for result in results if result is not None))
+    return NodeHealthStatus()
+
+
+def _incidents(ledger: Ledger) -> NodeHealthStatus:
+    return NodeHealthStatus(incidents=ledger.open, closed_incidents=ledger.closed, cursors=ledger.cursors)
 
 
 @functools.cache
