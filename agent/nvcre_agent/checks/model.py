@@ -1,10 +1,10 @@
-"""What a check says about a GPU, independent of the wire."""
+"""What a check says about a component of the node, independent of the wire."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class Component:
 class Finding:
     """Something is wrong, as long as a check keeps saying so.
 
-    `key` is `check/uuid`: the same condition of the same GPU always has the same key, over restarts too.
+    `key` is `check/uuid`, `check/port` or `check/node`: the same condition of the same thing always has the same key,
+    over restarts too.
     """
 
     key: str
@@ -37,10 +38,16 @@ class Finding:
     message: str
     remedy: str
     blame_condition: str = ""
+    source: Source = Source.NVML
 
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """The check could not look (value unread): an open finding of this key neither recovers nor grows."""
+    """The check could not look: an open finding of this key neither recovers nor grows.
+
+    `because` names the ordinary circumstance that hides the value (an idle GPU, MIG instances); it is empty where a
+    value should have been readable and was not.
+    """
 
     key: str
+    because: str = ""

@@ -1,16 +1,18 @@
 """When does a finding open, change and recover?  Hysteresis over successive evaluations, as a pure value.
 
-    tracked, changes = tracked.step(evaluate(snapshot, baseline, limits), now_s, limits)
+    tracked, changes = tracked.step(evaluate(snapshot, baseline, limits), now_s, limits, replaced=uuids)
 
 `now_s` is monotonic time.  A condition opens once it was seen for `raise_after_s` without a gap, and recovers once it
-was gone for `clear_after_s`.  An `Undecided` condition stays as it is.
+was gone for `clear_after_s`.  An `Undecided` condition stays as it is.  What a GPU had that was replaced is over at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
+
+from nvcre_protos.vocabulary import RecoveredBy
 
 from nvcre_agent.checks.limits import Hysteresis, Limits
 from nvcre_agent.checks.model import Finding, Undecided
@@ -31,6 +33,7 @@ class Updated:
 @dataclass(frozen=True, slots=True)
 class Recovered:
     finding: Finding
+    by: RecoveredBy = RecoveredBy.CONDITION_GONE
 
 
 Change: TypeAlias = Opened | Updated | Recovered
@@ -52,13 +55,23 @@ class Tracker:
     def open(self) -> tuple[Finding, ...]:
         return tuple(condition.finding for condition in self._conditions.values() if condition.open)
 
+    @property
+    def waiting(self) -> tuple[Finding, ...]:
+        """Seen, and not for long enough to be a fault."""
+        return tuple(condition.finding for condition in self._conditions.values() if not condition.open)
+
     @classmethod
     def resume(cls, open_findings: Iterable[Finding], now_s: float) -> Tracker:
         """After a restart: what was open stays open until it has been gone for long enough."""
         return cls({finding.key: _Condition(finding, now_s, None, True) for finding in open_findings})
 
     def step(
-        self, said: Iterable[Finding | Undecided], now_s: float, limits: Limits
+        self,
+        said: Iterable[Finding | Undecided],
+        now_s: float,
+        limits: Limits,
+        *,
+        replaced: Collection[str] = (),
     ) -> tuple[Tracker, tuple[Change, ...]]:
         seen: dict[str, Finding] = {}
         undecided: set[str] = set()
@@ -73,7 +86,10 @@ class Tracker:
         for key in [*self._conditions, *(key for key in seen if key not in self._conditions)]:
             before = self._conditions.get(key)
             finding = seen.get(key)
-            if finding is not None:
+            change: Change | None
+            if before is not None and before.finding.component.uuid in replaced:
+                after, change = None, Recovered(before.finding, RecoveredBy.REPLACED) if before.open else None
+            elif finding is not None:
                 after, change = _seen(before, finding, now_s, limits.hysteresis[finding.check])
             elif before is not None and key in undecided:
                 after, change = replace(before, gone_since_s=None), None

@@ -1,0 +1,71 @@
+"""What the checks of GPUs have in common: one value of every GPU, and a finding that names its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
+
+from nvcre_agent.checks.baseline import Baseline
+from nvcre_agent.checks.history import GpuHistory
+from nvcre_agent.checks.model import Component, Finding, Undecided
+from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Reading, Snapshot, Unread
+
+Value: TypeAlias = Callable[[GpuSnapshot], Reading]
+Verdict: TypeAlias = Callable[[GpuSnapshot, int], Finding | None]
+
+
+def read(snapshot: Snapshot, check: str, value: Value) -> Iterator[tuple[GpuSnapshot, int | Undecided]]:
+    """One value of every GPU; not supported means that this check has nothing to say about the GPU."""
+    for gpu in snapshot.gpus:
+        match gpu.access or value(gpu):
+            case Unread.NOT_SUPPORTED:
+                pass
+            case Unread():
+                yield gpu, Undecided(key(check, gpu.identity))
+            case number:
+                yield gpu, number
+
+
+def judge(snapshot: Snapshot, check: str, value: Value, verdict: Verdict) -> Iterator[Finding | Undecided]:
+    """A check that rests on one value: `verdict` says what is wrong with it, if anything is."""
+    for gpu, read_value in read(snapshot, check, value):
+        if isinstance(read_value, Undecided):
+            yield read_value
+        elif (found := verdict(gpu, read_value)) is not None:
+            yield found
+
+
+def history(baseline: Baseline, gpu: GpuSnapshot) -> GpuHistory:
+    known = baseline.gpus.get(gpu.identity.uuid)
+    return known.history if known else GpuHistory()
+
+
+def key(check: str, identity: GpuIdentity) -> str:
+    return f"{check}/{identity.uuid}"
+
+
+def finding(
+    check: str,
+    identity: GpuIdentity,
+    *,
+    fault_class: FaultClass,
+    blame: Blame,
+    what: str,
+    remedy: str,
+    condition: str = "",
+    kind: ComponentKind = ComponentKind.GPU,
+    index: int | None = None,
+) -> Finding:
+    """`what` goes on from "GPU 5 "; `index` is the GPU's unless it is given."""
+    return Finding(
+        key=key(check, identity),
+        check=check,
+        component=Component(kind, identity.index if index is None else index, identity.uuid, str(identity.pci)),
+        fault_class=fault_class,
+        blame=blame,
+        message=f"GPU {identity.index} {what}",
+        remedy=remedy,
+        blame_condition=condition,
+    )

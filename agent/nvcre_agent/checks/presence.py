@@ -1,0 +1,108 @@
+"""Is every GPU of the node there and answering, and what does its driver ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nvcre_protos.vocabulary import Blame, FaultClass
+
+from nvcre_agent.checks import gpu as gpus
+from nvcre_agent.checks.baseline import Baseline
+from nvcre_agent.checks.limits import Limits, RecoveryAction
+from nvcre_agent.checks.model import Finding, Undecided
+from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Snapshot, Unread
+
+
+def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
+    """The device answers GPU_IS_LOST or RESET_REQUIRED.  Other failures are the monitor's trouble, not the GPU's."""
+    for gpu in snapshot.gpus:
+        yield from _access(gpu.identity, gpu.access)
+    for identity in _lost_unseen(snapshot, baseline):
+        yield from _access(identity, Unread.LOST)
+
+
+def _access(identity: GpuIdentity, access: Unread | None) -> Iterator[Finding | Undecided]:
+    match access:
+        case Unread.LOST:
+            yield gpus.finding(
+                "gpu_lost",
+                identity,
+                fault_class=FaultClass.NEEDS_REBOOT,
+                blame=Blame.YES,
+                what="has fallen off the bus: NVML answers GPU is lost",
+                remedy="drain the node and power-cycle it; if the GPU is lost again, replace it",
+            )
+        case Unread.RESET_REQUIRED:
+            yield gpus.finding(
+                "gpu_lost",
+                identity,
+                fault_class=FaultClass.NEEDS_RESET,
+                blame=Blame.YES,
+                what="does not work until it is reset: NVML answers reset required",
+                remedy="drain the node and reset the GPU (nvidia-smi --gpu-reset)",
+            )
+        case None:
+            pass
+        case _:
+            yield Undecided(gpus.key("gpu_lost", identity))
+
+
+def gpu_missing(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
+    """A GPU of the stored inventory is not there at all, and no new one stands in its slot."""
+    lost = _lost_unseen(snapshot, baseline)
+    for identity in absent(snapshot, baseline):
+        if identity in lost:
+            continue
+        if not isinstance(snapshot.device_count, int) or _is_being_replaced(identity, snapshot, baseline):
+            yield Undecided(gpus.key("gpu_missing", identity))
+            continue
+        yield gpus.finding(
+            "gpu_missing",
+            identity,
+            fault_class=FaultClass.NEEDS_REBOOT,
+            blame=Blame.YES,
+            what=f"at {identity.pci} ({identity.uuid}) is missing: NVML lists {snapshot.device_count} GPUs, "
+            f"the node had {len(baseline.gpus)}",
+            remedy="look for the card with lspci; reboot the node; if it stays away, reseat or replace the GPU",
+        )
+
+
+def recovery_action(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
+    """The driver's own verdict.  The value decides, never its text: drivers renamed the actions."""
+
+    def asks(gpu: GpuSnapshot, value: int) -> Finding | None:
+        if value == 0:
+            return None
+        action = limits.recovery_actions.get(value) or RecoveryAction(
+            f"unknown action {value}", FaultClass.UNKNOWN, "look the value up in the driver's release notes"
+        )
+        return gpus.finding(
+            "recovery_action",
+            gpu.identity,
+            fault_class=action.fault_class,
+            blame=Blame.NO if action.fault_class is FaultClass.UNKNOWN else Blame.YES,
+            what=f"asks for recovery action {value} ({action.name})",
+            remedy=action.remedy,
+        )
+
+    return gpus.judge(snapshot, "recovery_action", lambda gpu: gpu.recovery_action, asks)
+
+
+def absent(snapshot: Snapshot, baseline: Baseline) -> list[GpuIdentity]:
+    """GPUs of the inventory that the snapshot does not have."""
+    seen = {gpu.identity.uuid for gpu in snapshot.gpus}
+    return [known.identity for uuid, known in baseline.gpus.items() if uuid not in seen]
+
+
+def _is_being_replaced(identity: GpuIdentity, snapshot: Snapshot, baseline: Baseline) -> bool:
+    return any(
+        gpu.identity.pci == identity.pci and gpu.access is None and gpu.identity.uuid not in baseline.gpus
+        for gpu in snapshot.gpus
+    )
+
+
+def _lost_unseen(snapshot: Snapshot, baseline: Baseline) -> list[GpuIdentity]:
+    """GPUs lost before this NVML process started: it lists as many that say so as the inventory misses."""
+    missing = absent(snapshot, baseline)
+    lost = [why for why in snapshot.unidentified if why is Unread.LOST]
+    return missing if lost and len(lost) == len(missing) else []

@@ -1,0 +1,54 @@
+"""Is NVIDIA's fabric manager alive, and is it needed here?  Looks for its process in /proc; it restarts nothing.
+
+Listing all processes is the costly part (some 10 us each): a process that was found is looked at again by its number
+alone, and where nothing needs it, it is searched for only now and then.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvcre_agent.host.model import FabricManager
+
+_COMM = b"nv-fabricmanage"  # the kernel keeps 15 characters of "nv-fabricmanager"
+SEARCH_EVERY = 20  # readings, where it neither runs nor is needed
+
+
+class FabricManagerReader:
+    """`proc` is the host's /proc: the agent's Pod has hostPID."""
+
+    def __init__(self, proc: Path) -> None:
+        self._proc = proc
+        self._pid: str | None = None
+        self._was_seen = False
+        self._readings = 0
+
+    def read(self) -> FabricManager | None:
+        """None where /proc cannot be listed."""
+        needed = self._lists_switches()
+        if self._pid is None or not self._is_it(self._pid):
+            self._pid = None
+            if needed or self._was_seen or self._readings % SEARCH_EVERY == 0:
+                try:
+                    self._pid = self._find()
+                except OSError:
+                    return None
+        self._readings += 1
+        self._was_seen |= self._pid is not None
+        return FabricManager(needed=needed, running=self._pid is not None)
+
+    def _lists_switches(self) -> bool:
+        try:
+            return any((self._proc / "driver/nvidia-nvswitch/devices").iterdir())
+        except OSError:
+            return False
+
+    def _find(self) -> str | None:
+        pids = (entry.name for entry in self._proc.iterdir() if entry.name.isdigit())
+        return next((pid for pid in pids if self._is_it(pid)), None)
+
+    def _is_it(self, pid: str) -> bool:
+        try:
+            return (self._proc / pid / "comm").read_bytes().strip() == _COMM
+        except OSError:
+            return False
