@@ -17,6 +17,7 @@ from nvcre_protos.ready_file import write_ready_file
 from nvcre_agent import __version__, wire
 from nvcre_agent.config import Config
 from nvcre_agent.exposition import Exposition
+from nvcre_agent.host.reading import host_reader
 from nvcre_agent.link import PROTOCOL, Link, LinkSettings
 from nvcre_agent.metrics import Metrics
 from nvcre_agent.nvml.monitor import NvmlMonitor
@@ -47,6 +48,7 @@ class Agent:
             boot_id=self._boot_id,
             kernel_log=config.kernel_log,
             nvml=self._nvml,
+            host=host_reader(config.sysfs, config.procfs, config.simulate),
             outbox=self._outbox,
             metrics=self._metrics,
             simulated=config.simulate is not None,

@@ -31,6 +31,8 @@ class Config:
     listen: tuple[str, int]
     nccl_tests_dir: Path | None
     simulate: Path | None
+    sysfs: Path | None
+    procfs: Path | None
     heartbeat_interval_s: float
     ready_file: Path | None
     log_level: str
@@ -65,6 +67,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     flag("listen", "address of /metrics and /healthz; port 0 takes a free one", "0.0.0.0:9465", "HOST:PORT")
     flag("nccl-tests-dir", "directory of all_reduce_perf; else PATH is searched", None, "DIR", "NCCL_TESTS_DIR")
     flag("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")
+    flag("sysfs", "the host's /sys (InfiniBand ports); of a simulated node: sys beside its description", metavar="DIR")
+    flag("procfs", "the host's /proc (fabric manager); of a simulated node: proc beside its description", metavar="DIR")
     flag("heartbeat-interval", "seconds between heartbeats; the coordinator's settings win", "30", "SECONDS")
     flag("ready-file", "written as JSON with the chosen address once the agent serves", metavar="FILE")
     flag("log-level", "debug, info, warning or error", "info", "LEVEL")
@@ -90,6 +94,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
         listen=flags.address("--listen", given.listen),
         nccl_tests_dir=_path(given.nccl_tests_dir),
         simulate=_path(given.simulate),
+        sysfs=_path(given.sysfs),
+        procfs=_path(given.procfs),
         heartbeat_interval_s=flags.seconds("--heartbeat-interval", given.heartbeat_interval, 0.05, 3600),
         ready_file=_path(given.ready_file),
         log_level=flags.log_level(given.log_level),

@@ -18,8 +18,9 @@ from nvcre_protos.vocabulary import Blame, FaultClass
 from nvcre_agent import __version__
 from nvcre_agent.checks import rules
 from nvcre_agent.checks.baseline import Baseline
-from nvcre_agent.checks.limits import Hysteresis, Limits, shipped
+from nvcre_agent.checks.limits import Limits, in_use
 from nvcre_agent.checks.model import Undecided
+from nvcre_agent.host.reading import HostReader
 from nvcre_agent.incidents.model import Incident
 from nvcre_agent.metrics import Metrics
 from nvcre_agent.nvml.monitor import NvmlMonitor
@@ -125,8 +126,8 @@ def _not_seen(snapshot: Snapshot | None) -> Iterator[NotSeen]:
             )
     if not snapshot.gpus and not snapshot.unidentified:
         yield NotSeen("nvml", "NoGpu", "NVML lists no GPU; see lspci, and give the container its NVIDIA devices")
-    said = rules.evaluate(snapshot, Baseline(), shipped())
-    open_questions = {one.key for one in said if isinstance(one, Undecided)}
+    said = rules.evaluate(snapshot, Baseline(), in_use())
+    open_questions = {one.key for one in said if isinstance(one, Undecided) and not one.because}
     for gpu in snapshot.gpus:
         if gpu.access in (Unread.LOST, Unread.RESET_REQUIRED):
             continue
@@ -137,7 +138,7 @@ def _not_seen(snapshot: Snapshot | None) -> Iterator[NotSeen]:
             yield NotSeen("nvml", reason, message, gpu.identity.uuid)
 
 
-async def look(*, boot_id: str, kernel_log: Path, simulate: Path | None, deadline_s: float) -> Seen:
+async def look(*, boot_id: str, kernel_log: Path, simulate: Path | None, host: HostReader, deadline_s: float) -> Seen:
     """Both sources once. NVML may take `deadline_s`; what has not answered then is told as not seen."""
     outbox = open_outbox(Path(":memory:"))  # a scan keeps nothing; the agent's container has no place to write either
     nvml = NvmlMonitor(simulate=simulate, timing=Timing(start_s=deadline_s, stop_s=1.0))
@@ -145,10 +146,11 @@ async def look(*, boot_id: str, kernel_log: Path, simulate: Path | None, deadlin
         boot_id=boot_id,
         kernel_log=kernel_log,
         nvml=nvml,
+        host=host,
         outbox=outbox,
         metrics=Metrics("scan", __version__),
         simulated=simulate is not None,
-        limits=_at_once(shipped()),
+        limits=_at_once(in_use()),
     )
     outbox.start()
     await nvml.start()
@@ -203,8 +205,15 @@ def _blind(
         yield NotSeen("kernel-log", "Empty", f"{kernel_log} has no record of the kernel; is it the kernel log?")
     elif snapshot is not None and through_s == 0:
         yield NotSeen("kernel-log", "NotReadToItsEnd", f"NVML events or {kernel_log} did not come to an end in time")
+    for finding in watch.waiting:
+        wait_s = in_use().hysteresis[finding.check].raise_after_s
+        message = f"{finding.message}; a fault if it lasts for {wait_s:g} s, so look again"
+        yield NotSeen(finding.check, "Waiting", message, finding.component.uuid)
 
 
 def _at_once(limits: Limits) -> Limits:
-    """A single look cannot wait for how long a condition lasts."""
-    return replace(limits, hysteresis=dict.fromkeys(limits.hysteresis, Hysteresis(0.0, 0.0)))
+    """A single look cannot see how long a condition lasts; where that decides, it stays a waiting one."""
+    hysteresis = {
+        check: times if times.waits else replace(times, raise_after_s=0.0) for check, times in limits.hysteresis.items()
+    }
+    return replace(limits, hysteresis=hysteresis)

@@ -18,6 +18,7 @@ from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_agent.command_line import add_xid_catalogue, printable, use_xid_catalogue
+from nvcre_agent.host.reading import host_reader
 from nvcre_agent.incidents.model import Incident
 from nvcre_agent.scan import Report, Seen, Verdict, judge, look
 
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     flags.add("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
     add_xid_catalogue(flags)
     flags.add("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")
+    flags.add("sysfs", "the host's /sys; of a simulated node: sys beside its description", metavar="DIR")
+    flags.add("procfs", "the host's /proc; of a simulated node: proc beside its description", metavar="DIR")
     flags.add("nvml-deadline", "how long NVML may take; without persistence mode it needs a while", "90", "SECONDS")
     flags.add("log-level", "debug, info, warning or error", "error", "LEVEL")
     given = parser.parse_args(arguments)
@@ -62,10 +65,16 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         boot_id = Path(given.boot_id_file).read_text("ascii").strip()
     except (OSError, ValueError) as error:
         parser.error(f"--boot-id-file {given.boot_id_file}: {error}")
-    simulate = Path(given.simulate) if given.simulate else None
+    simulate = _path(given.simulate)
     try:
         seen = asyncio.run(
-            look(boot_id=boot_id, kernel_log=Path(given.kernel_log), simulate=simulate, deadline_s=deadline_s)
+            look(
+                boot_id=boot_id,
+                kernel_log=Path(given.kernel_log),
+                simulate=simulate,
+                host=host_reader(_path(given.sysfs), _path(given.procfs), simulate),
+                deadline_s=deadline_s,
+            )
         )
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -79,6 +88,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     else:
         print("\n".join(printable(line) for line in _table(report, seen, simulated=simulate is not None)))
     return EXIT_CODES[report.verdict]
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 # --- the table

@@ -19,9 +19,12 @@ from typing import Any, TypeVar
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
 from nvcre_agent.checks import baseline as baselines
+from nvcre_agent.checks import limits as check_limits
 from nvcre_agent.checks import rules, tracker
 from nvcre_agent.checks.limits import Limits
-from nvcre_agent.checks.limits import shipped as shipped_limits
+from nvcre_agent.checks.model import Finding
+from nvcre_agent.host.model import Host
+from nvcre_agent.host.reading import HostReader
 from nvcre_agent.incidents import signals
 from nvcre_agent.incidents.escalation import History
 from nvcre_agent.incidents.folding import Folding
@@ -54,6 +57,7 @@ class Watch:
         boot_id: str,
         kernel_log: Path,
         nvml: NvmlMonitor,
+        host: HostReader,
         outbox: Outbox,
         metrics: Metrics,
         simulated: bool,
@@ -61,6 +65,7 @@ class Watch:
     ) -> None:
         self._boot_id = boot_id
         self._nvml = nvml
+        self._host = host
         self._outbox = outbox
         self._metrics = metrics
         self._parser = LineParser()
@@ -81,8 +86,9 @@ class Watch:
         self._owners = ProcessOwners()
         self._observed_through_s = 0.0
         self._stored = asyncio.Event()
-        self._limits = limits or shipped_limits()
-        self._baseline = _remembered(outbox, "baseline", baselines.Baseline.from_json, baselines.Baseline())
+        self._own_limits = limits
+        empty = baselines.Baseline()
+        self._baseline = _remembered(outbox, "baseline", lambda raw: baselines.Baseline.from_json(raw, boot_id), empty)
         self._signs = _remembered(outbox, "reset_signs", lambda raw: ResetSigns.from_json(raw, boot_id), ResetSigns())
         history = _remembered(outbox, "fault_history", History.from_json, History())
         self._folding = Folding(boot_id=boot_id, simulated=simulated, new_id=lambda: uuid.uuid4().hex, history=history)
@@ -95,6 +101,11 @@ class Watch:
     @property
     def folding(self) -> Folding:
         return self._folding
+
+    @property
+    def waiting(self) -> tuple[Finding, ...]:
+        """What checks see and what is not a fault yet."""
+        return self._tracker.waiting
 
     @property
     def kernel_counts(self) -> dict[str, int]:
@@ -143,7 +154,7 @@ class Watch:
                 case NvmlEvent():
                     self._on_nvml_event(item)
                 case Snapshot():
-                    self._on_snapshot(item)
+                    self._on_snapshot(item, await self._host.read())
                 case MonitorState():
                     self._on_nvml_state(item)
         log.info("nvml monitor ended")
@@ -171,6 +182,8 @@ class Watch:
             self._on_kernel_event(event, record, at if self._kernel.is_device else replace(at, age_s=0.0))
 
     def _on_kernel_event(self, event: KernelEvent, record: Record, at: Moment) -> None:
+        if event.kind is KernelEventKind.IB_LINK:
+            event = self._baseline.ports.located(event)
         alive = event.pid and not at.uncertain and record.from_kernel
         signal = signals.from_kernel(
             event,
@@ -182,15 +195,23 @@ class Watch:
         )
         now = {"now_s": at.time_s, "monotonic_s": at.monotonic_s}
         changes: tuple[Change, ...] = ()
+        learned: dict[str, str] = {}
         match event:
             case KernelEvent(kind=KernelEventKind.IB_LINK, state="ACTIVE"):
                 # A process may say that a link is up again; the link stays as the kernel left it.
-                changes = () if signal.injected else self._folding.link_active(signal.subject, **now)
+                if not signal.injected:
+                    learned = self._learn(self._baseline.link_told(signal.subject, up=True, at_s=at.monotonic_s))
+                    changes = self._folding.link_active(signal.subject, **now)
+            case KernelEvent(kind=KernelEventKind.IB_LINK, state="DOWN") if not signal.injected:
+                learned = self._learn(self._baseline.link_told(signal.subject, up=False, at_s=at.monotonic_s))
+                # A check that watches this port already says what the line would say again.
+                watched = any(found.component.pci_bus_id == signal.subject for found in self._tracker.open)
+                changes = () if watched else self._fold(signal)
             case KernelEvent(recovery_action=0) if not signal.injected:
                 changes = self._folding.reset_seen(signal.subject, **now)
             case _:
                 changes = self._fold(signal)
-        self._store(changes)
+        self._store(changes, state=learned)
 
     def _on_kernel_blind(self, reason: str, message: str) -> None:
         if reason:
@@ -207,31 +228,34 @@ class Watch:
         else:
             log.debug("nvml event type=%s data=%d gpu=%s", event.event_type, event.data, event.gpu and event.gpu.uuid)
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
+    def _on_snapshot(self, snapshot: Snapshot, host: Host) -> None:
         now_s, monotonic_s = time.time(), time.monotonic()
         self._metrics.snapshot_seen(snapshot)
         changes: list[Change] = []
         self._learn_inventory()
-        said = rules.evaluate(snapshot, self._baseline, self._limits)
-        self._tracker, found = self._tracker.step(said, monotonic_s, self._limits)
+        limits = self._own_limits or check_limits.in_use()
+        learned = self._learn(self._baseline.advance(snapshot, host))
+        said = rules.evaluate(snapshot, self._baseline, limits, host)
+        self._tracker, found = self._tracker.step(said, monotonic_s, limits, replaced=self._baseline.replaced)
         for one in found:
             changes += self._on_finding(one, now_s, monotonic_s)
         changes += self._on_working_gpus(snapshot, now_s, monotonic_s)
-        learned = {}
-        before, self._baseline = self._baseline, self._baseline.advance(snapshot)
-        if before != self._baseline:
-            learned["baseline"] = json.dumps(self._baseline.to_json())
         signs_before, (self._signs, reset) = self._signs, self._signs.step(snapshot)
         if signs_before != self._signs:
             learned["reset_signs"] = json.dumps(self._signs.to_json(self._boot_id))
         for gpu_uuid in reset:
             if (gpu := snapshot.gpu(gpu_uuid)) is not None:
                 changes += self._folding.reset_seen(str(gpu.identity.pci), now_s=now_s, monotonic_s=monotonic_s)
-        self._store(tuple(changes), state=learned or None)
+        self._store(tuple(changes), state=learned)
 
     def _on_working_gpus(self, snapshot: Snapshot, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         answering = [gpu.identity for gpu in snapshot.gpus if gpu.access is None]
         return self._folding.answering(answering, now_s=now_s, monotonic_s=monotonic_s)
+
+    def _learn(self, baseline: baselines.Baseline) -> dict[str, str]:
+        """What has to be written of the new baseline."""
+        before, self._baseline = self._baseline, baseline
+        return {} if before == baseline else {"baseline": json.dumps(baseline.to_json(self._boot_id))}
 
     def _on_finding(self, found: tracker.Change, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         finding = found.finding
@@ -271,7 +295,7 @@ class Watch:
     ) -> None:
         if (history := self._folding.take_history()) is not None:
             state = {**(state or {}), "fault_history": json.dumps(history.to_json())}
-        if not changes and state is None and not keep_position:
+        if not changes and not state and not keep_position:
             return
         for change in changes:
             incident = change.incident

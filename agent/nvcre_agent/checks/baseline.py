@@ -33,24 +33,15 @@ class GpuBaseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """Another GPU stands where this one stood, and that is confirmed: whatever was wrong with it is over."""
-
-    old: GpuIdentity
-    new: GpuIdentity
-
-
-@dataclass(frozen=True, slots=True)
 class Baseline:
-    """`replaced` and `reset` are what the last snapshot brought: GPUs replaced, and UUIDs whose counters went back."""
+    """`at_s` is the monotonic time of the last snapshot, `replaced` the GPUs that it showed to be replaced."""
 
     gpus: Mapping[str, GpuBaseline] = field(default_factory=dict)  # by UUID
     newcomers: Mapping[str, int] = field(default_factory=dict)  # UUID in another GPU's slot -> snapshots that saw it
     ports: Ports = Ports()  # noqa: RUF009 - a frozen value
     fabric_manager_seen: bool = False
     at_s: float = field(default=0.0, compare=False)
-    replaced: tuple[Replaced, ...] = field(default=(), compare=False)
-    reset: frozenset[str] = field(default=frozenset(), compare=False)
+    replaced: frozenset[str] = field(default=frozenset(), compare=False)  # UUIDs
 
     def advance(self, snapshot: Snapshot, host: Host = NOTHING) -> Baseline:
         """Learn GPUs that answer and ports that are active."""
@@ -59,7 +50,7 @@ class Baseline:
         taken = {gpu.identity.pci: gpu.identity for gpu in answering.values()}
         gpus = dict(self.gpus)
         newcomers: dict[str, int] = {}
-        replaced: list[Replaced] = []
+        replaced: set[str] = set()
         for uuid, known in self.gpus.items():
             other = taken.get(known.identity.pci)
             if other is None or uuid in answering or other.uuid in self.gpus:
@@ -69,7 +60,7 @@ class Baseline:
                 newcomers[other.uuid] = seen
             else:
                 del gpus[uuid]
-                replaced.append(Replaced(known.identity, other))
+                replaced.add(uuid)
         for uuid, gpu in answering.items():
             if uuid not in newcomers:
                 gpus[uuid] = _learned(gpus.get(uuid), gpu, at_s)
@@ -80,8 +71,7 @@ class Baseline:
             ports=self.ports.sampled(host.ports, at_s),
             fabric_manager_seen=self.fabric_manager_seen or running,
             at_s=at_s,
-            replaced=tuple(replaced),
-            reset=frozenset(uuid for uuid, gpu in answering.items() if _went_back(self.gpus.get(uuid), gpu)),
+            replaced=frozenset(replaced),
         )
 
     def link_told(self, where: str, *, up: bool, at_s: float) -> Baseline:
@@ -160,15 +150,3 @@ def _lower(known: int | None, now: Reading) -> int | None:
 
 def _newest(known: int | None, now: Reading) -> int | None:
     return now if isinstance(now, int) else known
-
-
-def _went_back(known: GpuBaseline | None, gpu: GpuSnapshot) -> bool:
-    """Totals since the driver loaded only fall when the GPU or the driver was reset."""
-    if known is None:
-        return False
-    pairs = [(known.nvlink_replays, gpu.nvlink_replays), (known.nvlink_recoveries, gpu.nvlink_recoveries)]
-    pairs += [
-        (series.samples[-1].value if series.samples else None, getattr(gpu, name))
-        for name, series in zip(COUNTERS, known.history.counters, strict=True)
-    ]
-    return any(before is not None and isinstance(now, int) and now < before for before, now in pairs)

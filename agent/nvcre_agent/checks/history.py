@@ -21,7 +21,6 @@ _SLOWDOWNS = HW_SLOWDOWN | HW_THERMAL | HW_POWER_BRAKE
 
 # Totals that only grow until the driver or the GPU is reset.
 COUNTERS = (
-    "ecc_uncorrected_volatile",
     "ecc_corrected_volatile",
     "nvlink_crc_errors",
     "nvlink_replays",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvcre_agent.host.model import IbPort
+from nvcre_agent.kernel.model import KernelEvent
 
 MAX_OUTAGES = 32
 
@@ -77,6 +78,13 @@ class Ports:
                 for name, memory in self.known.items()
             }
         )
+
+    def located(self, event: KernelEvent) -> KernelEvent:
+        """With the address of the port's device, where the kernel's line has only its name."""
+        if event.pci is not None or event.device is None:
+            return event
+        pci = next((one.pci for name, one in self.known.items() if name.partition("/")[0] == event.device), "")
+        return replace(event, pci=pci or None)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

@@ -3,7 +3,7 @@
     tracked, changes = tracked.step(evaluate(snapshot, baseline, limits), now_s, limits, replaced=uuids)
 
 `now_s` is monotonic time.  A condition opens once it was seen for `raise_after_s` without a gap, and recovers once it
-was gone for `clear_after_s`.  An `Undecided` condition stays as it is.  What a GPU had that was replaced is over at once.
+was gone for `clear_after_s`.  An `Undecided` condition stays as it is.  What a GPU had that was replaced ends at once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
-
-from nvcre_protos.vocabulary import RecoveredBy
 
 from nvcre_agent.checks.limits import Hysteresis, Limits
 from nvcre_agent.checks.model import Finding, Undecided
@@ -33,7 +31,6 @@ class Updated:
 @dataclass(frozen=True, slots=True)
 class Recovered:
     finding: Finding
-    by: RecoveredBy = RecoveredBy.CONDITION_GONE
 
 
 Change: TypeAlias = Opened | Updated | Recovered
@@ -88,7 +85,7 @@ class Tracker:
             finding = seen.get(key)
             change: Change | None
             if before is not None and before.finding.component.uuid in replaced:
-                after, change = None, Recovered(before.finding, RecoveredBy.REPLACED) if before.open else None
+                after, change = None, Recovered(before.finding) if before.open else None
             elif finding is not None:
                 after, change = _seen(before, finding, now_s, limits.hysteresis[finding.check])
             elif before is not None and key in undecided:

@@ -50,6 +50,12 @@ class HostReader:
         return read
 
 
+def host_reader(sysfs: Path | None, procfs: Path | None, simulate: Path | None) -> HostReader:
+    """A simulated node has its own: `sys` and `proc` beside its description, never those of this machine."""
+    root = simulate.parent if simulate is not None else Path("/")
+    return HostReader(sysfs or root / "sys", procfs or root / "proc")
+
+
 def _in_a_thread(sysfs: Path) -> asyncio.Future[_Ports]:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[_Ports] = loop.create_future()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import blake2b
 
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy
 
 from nvcre_agent.checks.model import Finding
 from nvcre_agent.incidents import matching
@@ -84,6 +84,7 @@ class Folding:
                 message=one.facts.message,
                 remedy=one.facts.remedy,
                 blame_condition=one.facts.blame_condition,
+                source=one.facts.sources[0],
             )
             for one in self._open.values()
             if one.finding_key
@@ -128,7 +129,8 @@ class Folding:
 
     def link_active(self, subject: str, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         """The NIC's port is up again."""
-        down = [one for one in self._by_subject.get(subject, ()) if one.facts.mnemonic == "LINK_DOWN"]
+        siblings = self._by_subject.get(subject, ())
+        down = [one for one in siblings if one.facts.mnemonic == "LINK_DOWN" and not one.finding_key]
         return tuple(self._recover(one, RecoveredBy.LINK_ACTIVE, now_s, monotonic_s) for one in down)
 
     def reset_seen(self, subject: str, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
@@ -197,6 +199,10 @@ class Folding:
         if (known := self._by_finding(finding.key)) is not None:
             return self._finding_changed(known, finding, now_s, monotonic_s)
         subject = _subject_of(finding)
+        if (line := self._kernels_word(subject, finding)) is not None:
+            line.finding_key = finding.key
+            line.sources.append(finding.source)
+            return self._finding_changed(line, finding, now_s, monotonic_s)
         cause = next((one for one in self._by_subject.get(subject, ()) if matching.explains(one, finding)), None)
         if cause is not None:
             return self._held(cause, finding, now_s, monotonic_s)
@@ -229,7 +235,7 @@ class Folding:
             component=finding.component,
             message=shortened(finding.message),
             remedy=shortened(verdict.remedy),
-            sources=(Source.NVML,),
+            sources=(finding.source,),
             first_seen_s=now_s,
             last_seen_s=now_s,
             simulated=self._simulated,
@@ -239,6 +245,20 @@ class Folding:
         opened.finding_key = finding.key
         self._keep(opened)
         return (self._tell(opened, ChangeKind.OPENED, now_s, monotonic_s), *self._evict(now_s, monotonic_s))
+
+    def _kernels_word(self, subject: str, finding: Finding) -> Opened | None:
+        """The line about a link that is down, once the check of its port finds that it stays so: one incident."""
+        if finding.component.kind is not ComponentKind.NIC:
+            return None
+        siblings = self._by_subject.get(subject, ())
+        return next(
+            (
+                one
+                for one in siblings
+                if one.facts.mnemonic == "LINK_DOWN" and not one.facts.injected and not one.finding_key
+            ),
+            None,
+        )
 
     def finding_updated(self, finding: Finding, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         return self.finding_opened(finding, now_s=now_s, monotonic_s=monotonic_s)
@@ -334,6 +354,7 @@ class Folding:
     def _finding_changed(self, known: Opened, finding: Finding, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         known.facts = replace(
             known.facts,
+            check=finding.check,
             fault_class=finding.fault_class,
             blame=finding.blame,
             blame_condition=finding.blame_condition,
@@ -405,6 +426,8 @@ class Folding:
 
 
 def _subject_of(finding: Finding) -> str:
+    if finding.component.kind is ComponentKind.NIC:
+        return finding.component.pci_bus_id  # with its function: the ports of a NIC differ in nothing else
     try:
         return str(PciAddress.parse(finding.component.pci_bus_id))
     except ValueError:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_agent.checks.limits import Hysteresis, Limits
+from nvcre_agent.checks.limits import Hysteresis, shipped
 from nvcre_agent.checks.model import Component, Finding, Undecided
 from nvcre_agent.checks.tracker import Opened, Recovered, Tracker, Updated
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
-LIMITS = Limits({"nvlink_down": Hysteresis(60, 90), "gpu_lost": Hysteresis(0, 60)}, 1, {})
+LIMITS = replace(shipped(), hysteresis={"nvlink_down": Hysteresis(60, 90), "gpu_lost": Hysteresis(0, 60)})
 
 
 def finding(check: str, gpu: int = 0) -> Finding:
@@ -67,6 +67,21 @@ def test_after_a_restart_open_findings_stay_open_until_they_are_gone_for_long_en
     tracker, changes = tracker.step((), 62, LIMITS)
     assert changes == (Recovered(LOST),)
     assert tracker.open == ()
+
+
+def test_what_is_not_a_fault_yet_is_waiting() -> None:
+    tracker, _ = Tracker().step((LINK, LOST), 0, LIMITS)
+    assert tracker.waiting == (LINK,)
+    tracker, _ = tracker.step((LINK, LOST), 60, LIMITS)
+    assert tracker.waiting == ()
+
+
+def test_what_was_wrong_with_a_replaced_gpu_ends_at_once_and_nothing_else_does() -> None:
+    other = finding("gpu_lost", 1)
+    tracker, _ = Tracker().step((LOST, LINK, other), 0, LIMITS)
+    tracker, changes = tracker.step((Undecided(LOST.key), other), 30, LIMITS, replaced={"GPU-0"})
+    assert changes == (Recovered(LOST),)
+    assert (tracker.open, tracker.waiting) == ((other,), ())
 
 
 ANSWERS = st.lists(

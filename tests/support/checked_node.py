@@ -1,0 +1,164 @@
+"""A node of eight healthy H100 under the agent's checks: snapshots go in, incidents come out, on a clock of its own.
+
+It does what watch.py does with a snapshot, without processes and disks; `restart` is an agent that starts again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+from nvcre_agent.checks import limits, rules, tracker
+from nvcre_agent.checks.baseline import Baseline
+from nvcre_agent.checks.model import Finding
+from nvcre_agent.host.model import NOTHING, FabricManager, Host, IbPort
+from nvcre_agent.incidents.folding import Folding
+from nvcre_agent.incidents.model import Incident
+from nvcre_agent.incidents.reset_signs import ResetSigns
+from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, PciAddress, Snapshot, Unread
+
+WALL = 1_800_000_000.0
+BETWEEN_SNAPSHOTS_S = 30.0
+
+
+def identity(index: int, uuid: str | None = None, *, product: str = "NVIDIA H100 80GB HBM3") -> GpuIdentity:
+    return GpuIdentity(index, uuid or f"GPU-{index}", PciAddress(0, 0x1B + index, 0), product, str(index))
+
+
+def healthy(index: int, **changes: Any) -> GpuSnapshot:
+    sound = GpuSnapshot(
+        identity(index),
+        access=None,
+        ecc_uncorrected_volatile=0,
+        ecc_corrected_volatile=0,
+        remap_pending=0,
+        remap_failure=0,
+        remapped_correctable=0,
+        remapped_uncorrectable=0,
+        nvlinks=(1,) * 18,
+        nvlink_crc_errors=0,
+        nvlink_replays=0,
+        nvlink_recoveries=0,
+        recovery_action=0,
+        clocks_event_reasons=0,
+        pstate=0,
+        utilization_gpu=0,
+        pcie_generation=5,
+        pcie_generation_max=5,
+        pcie_width=16,
+        pcie_width_max=16,
+        pcie_replays=0,
+        temperature_margin_c=40,
+        ecc_mode=1,
+        persistence_mode=1,
+        mig_mode=0,
+        fabric_state=3,
+        fabric_status=0,
+        fabric_health_mask=0,
+        fabric_health_summary=0,
+    )
+    return replace(sound, **changes)
+
+
+def port(
+    name: str = "mlx5_0/1", *, pci: str = "00000000:19:00.0", state: str = "ACTIVE", planned: bool = False
+) -> IbPort:
+    return IbPort(name, pci, state == "ACTIVE", state, "LinkUp" if state == "ACTIVE" else "Polling", planned)
+
+
+def snapshot(*gpus: GpuSnapshot, at_s: float = 0.0, device_count: int | Unread | None = None) -> Snapshot:
+    count = len(gpus) if device_count is None else device_count
+    return Snapshot(WALL + at_s, int(at_s * 1e9), count, gpus)
+
+
+class CheckedNode:
+    def __init__(self) -> None:
+        self.limits = limits.shipped()
+        self.boot_id = "boot-1"
+        self.now_s = 1000.0
+        self.gpus = {index: healthy(index) for index in range(8)}
+        self.ports: tuple[IbPort, ...] | None = ()
+        self.fabric_manager: FabricManager | None = None
+        self.baseline = Baseline()
+        self.tracker = tracker.Tracker()
+        self._numbers = itertools.count(1)
+        self.folding = self._new_folding()
+        self._signs = ResetSigns()
+        self.changes: list[str] = []  # "opened row_remap_pending", in order
+
+    def _new_folding(self) -> Folding:
+        return Folding(boot_id=self.boot_id, simulated=False, new_id=lambda: f"incident-{next(self._numbers)}")
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return snapshot(*self.gpus.values(), at_s=self.now_s)
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        return self.folding.open_incidents
+
+    @property
+    def checks(self) -> list[str]:
+        return sorted(one.check for one in self.open)
+
+    def only(self) -> Incident:
+        [incident] = self.open
+        return incident
+
+    def set(self, index: int, **changes: Any) -> None:
+        self.gpus[index] = replace(self.gpus[index], **changes)
+
+    def look(self) -> None:
+        """One snapshot now."""
+        seen, host = self.snapshot, Host(self.ports, self.fabric_manager)
+        self.baseline = self.baseline.advance(seen, host)
+        said = rules.evaluate(seen, self.baseline, self.limits, host)
+        self.tracker, found = self.tracker.step(said, self.now_s, self.limits, replaced=self.baseline.replaced)
+        at = {"now_s": WALL + self.now_s, "monotonic_s": self.now_s}
+        for one in found:
+            self.changes.append(f"{type(one).__name__.lower()} {one.finding.check}")
+            match one:
+                case tracker.Opened():
+                    self.folding.finding_opened(one.finding, **at)
+                case tracker.Updated():
+                    self.folding.finding_updated(one.finding, **at)
+                case tracker.Recovered():
+                    self.folding.finding_recovered(one.finding, **at)
+        self.folding.answering([gpu.identity for gpu in seen.gpus if gpu.access is None], **at)
+        self._signs, reset = self._signs.step(seen)
+        for gpu in seen.gpus:
+            if gpu.identity.uuid in reset:
+                self.folding.reset_seen(str(gpu.identity.pci), **at)
+
+    def watch(self, seconds: float) -> None:
+        """Snapshots at the agent's pace, the last one after `seconds`."""
+        end_s = self.now_s + seconds
+        while self.now_s + BETWEEN_SNAPSHOTS_S <= end_s:
+            self.now_s += BETWEEN_SNAPSHOTS_S
+            self.folding.tick(WALL + self.now_s, self.now_s)
+            self.look()
+        self.now_s = end_s
+
+    def restart(self, *, boot_id: str | None = None) -> None:
+        """The agent ends and starts again, with a new boot id after a reboot of the node."""
+        kept, _ = self.folding.take_dirty()
+        stored = self.baseline.to_json(self.boot_id)
+        if boot_id is not None:
+            self.boot_id, self.now_s = boot_id, 60.0
+        self.baseline = Baseline.from_json(stored, self.boot_id)
+        self.folding = self._new_folding()
+        self.folding.restore(kept, now_s=WALL + self.now_s, monotonic_s=self.now_s)
+        self.tracker = tracker.Tracker.resume(self.folding.open_findings, self.now_s)
+
+
+def findings(seen: Snapshot, baseline: Baseline, host: Host = NOTHING) -> list[Finding]:
+    """What the checks find, with the baseline that has learned from what they look at."""
+    said = rules.evaluate(seen, baseline.advance(seen, host), limits.shipped(), host)
+    return [answer for answer in said if isinstance(answer, Finding)]
+
+
+def undecided(seen: Snapshot, baseline: Baseline, host: Host = NOTHING) -> dict[str, str]:
+    """Keys of what the checks could not look at, with the circumstance."""
+    said = rules.evaluate(seen, baseline.advance(seen, host), limits.shipped(), host)
+    return {answer.key: answer.because for answer in said if not isinstance(answer, Finding)}
