@@ -28,6 +28,7 @@ from nvcre_coordinator.controllers.bandwidth_measurement import BandwidthMeasure
 from nvcre_coordinator.controllers.caches import CachedPod, Caches
 from nvcre_coordinator.controllers.goodput_measurement import GoodputMeasurementController
 from nvcre_coordinator.controllers.job import JobController
+from nvcre_coordinator.controllers.log_profile_status import LogProfileController
 from nvcre_coordinator.core.incidents import Incident
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import ProbeProgress
@@ -107,6 +108,7 @@ class Coordinator:
         )
         self._bandwidths = BandwidthMeasurementController(leading, self._caches, events=self._events, metrics=metrics)
         self._goodputs = GoodputMeasurementController(leading, self._caches, events=self._events, metrics=metrics)
+        self._profiles = LogProfileController(leading, self._caches)
         self._caches.healths.add_handler(self._health_changed)
         self._endpoints = Endpoints(registry, self._not_ready)
 
@@ -134,6 +136,7 @@ class Coordinator:
                 group.create_task(self._jobs.run())
                 group.create_task(self._bandwidths.run())
                 group.create_task(self._goodputs.run())
+                group.create_task(self._profiles.run())
         finally:
             with contextlib.suppress(TimeoutError):  # an API server that is away takes the last words with it
                 async with asyncio.timeout(EVENTS_DRAIN_S):

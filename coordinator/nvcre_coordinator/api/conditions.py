@@ -28,6 +28,7 @@ class ConditionType(StrEnum):
     ATTRIBUTED = "Attributed"
     MEASURING = "Measuring"  # measurements
     COMPLETE = "Complete"  # measurements, TrainJob
+    READY = "Ready"  # LogProfile
 
 
 class Reason(StrEnum):
@@ -62,6 +63,7 @@ class Reason(StrEnum):
     FINAL_READ_PENDING = "FinalReadPending"
     LOG_PROFILE_NOT_FOUND = "LogProfileNotFound"
     INVALID_LOG_PROFILE = "InvalidLogProfile"
+    COMPILED = "Compiled"
     # events only
     MEASUREMENT_CREATION_ERROR = "MeasurementCreationError"
     LATE_EVIDENCE = "LateHardwareEvidence"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nvcre_kube.resources import PODS
+from nvcre_kube.resources import LOG_PROFILES, PODS
 from support.eventually import eventually
 
 CORPUS = Path(__file__).parents[2] / "corpus"
@@ -161,3 +161,26 @@ async def test_a_slow_run_asks_for_probes_before_anybody_is_named(cluster: Any) 
 
     await eventually(probing)
     assert "failedNodes" not in (await cluster.job("slow"))["status"]
+
+
+async def test_a_log_profile_says_on_itself_whether_it_can_be_used(cluster: Any) -> None:
+    await cluster.start()
+    row = {"regex": r"(?P<size>\d+) (?P<algBW>\S+) (?P<busBW>\S+)", "example": "no row"}
+    spec = {"timestamp": {"layout": "2006-01-02"}, "patterns": {"bandwidthResult": row, "trainingStep": {"regex": "("}}}
+    await cluster.client.create(
+        LOG_PROFILES,
+        {"apiVersion": "nvcre.nvidia.com/v1alpha1", "kind": "LogProfile", "metadata": {"name": "mine"}, "spec": spec},
+    )
+
+    async def ready(status: str) -> dict[str, Any] | None:
+        profile = await cluster.client.get(LOG_PROFILES, "mine")
+        found = (one for one in profile.get("status", {}).get("conditions", []) if one["type"] == "Ready")
+        return next((one for one in found if one["status"] == status), None)
+
+    told = await eventually(lambda: ready("False"))
+    assert told["reason"] == "InvalidLogProfile"
+    assert "spec.patterns.bandwidthResult.example does not match spec.patterns.bandwidthResult.regex" in told["message"]
+    assert "spec.patterns.trainingStep.regex does not compile as RE2" in told["message"]
+    mended = {"bandwidthResult": {**row, "example": "8 1.0 2.0"}, "trainingStep": None}
+    await cluster.client.merge_patch(LOG_PROFILES, "mine", {"spec": {"patterns": mended}})
+    assert (await eventually(lambda: ready("True")))["reason"] == "Compiled"

@@ -1,16 +1,19 @@
 """Compiling LogProfiles: the mistakes a person can make, and patterns that are awkward for a bulk scan."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.meta import from_json
-from nvcre_coordinator.core.log_profile import compile_bandwidth_profile
+from nvcre_coordinator.core.log_profile import compile_bandwidth_profile, problems
 from nvcre_logs.patterns import LogProfileError, compile_pattern
 from nvcre_logs.profile import EventPattern
 
+ROOT = Path(__file__).parents[3]
 ROW = r"^(?P<size>\d+) (?P<algBW>\S+) (?P<busBW>\S+)$"
 
 
@@ -67,3 +70,15 @@ def test_the_bulk_scan_finds_what_line_by_line_finds(regex: str, lines: list[byt
 def test_a_hostile_pattern_is_linear() -> None:
     pattern = compile_pattern(EventPattern(regex=r"(?P<v>(a*)*b)"), "p", ("v",))
     assert list(pattern.scan(b"a" * 200_000 + b"\n")) == []
+
+
+@pytest.mark.parametrize(
+    "manifest", sorted((ROOT / "daemonset/log-profiles").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_no_built_in_profile_has_a_problem(manifest: Path) -> None:
+    assert problems(from_json(yaml.safe_load(manifest.read_text()), LogProfile)) == []
+
+
+def test_a_profile_without_patterns_is_told_that_it_measures_nothing_and_all_problems_are_told_at_once() -> None:
+    told = problems(profile("yesterday"))
+    assert [problem.partition(" ")[0] for problem in told] == ["spec.timestamp.layout:", "spec.patterns"]
