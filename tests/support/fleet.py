@@ -155,16 +155,33 @@ class Fleet:
         token = await self.add_node(node)
         (directory / "token").write_text(token)
         (directory / "driver.json").write_text(driver_json())
+        (directory / "boot_id").write_text("boot-1\n")
         kernel_log = directory / "kmsg"
         os.mkfifo(kernel_log) if fifo else kernel_log.touch()
+        agent = await self._run_agent(node, directory)
+        self.agents.append(agent)
+        return agent
+
+    async def reboot(self, agent: RealAgent, boot_id: str) -> RealAgent:
+        """The node comes back with an empty kernel log, and with a disk that was made anew: without an outbox."""
+        await self.stop_agent(agent)
+        (agent.directory / "boot_id").write_text(f"{boot_id}\n")
+        agent.kernel_log.write_text("")
+        for left in (*agent.directory.glob("outbox.sqlite*"), agent.directory / "ready.json"):
+            left.unlink()
+        again = await self._run_agent(agent.node, agent.directory)
+        self.agents.append(again)
+        return again
+
+    async def _run_agent(self, node: str, directory: Path) -> RealAgent:
+        kernel_log = directory / "kmsg"
         command = [sys.executable, "-m", "nvcre_agent", "--node-name", node, "--coordinator", self.addresses["grpc"]]
         command += ["--ca-file", str(self.directory / "ca.crt"), "--token-file", str(directory / "token")]
         command += ["--outbox", str(directory / "outbox.sqlite"), "--kernel-log", str(kernel_log)]
         command += ["--listen", "127.0.0.1:0", "--simulate", str(directory / "driver.json")]
-        command += ["--ready-file", str(directory / "ready.json")]
+        command += ["--ready-file", str(directory / "ready.json"), "--boot-id-file", str(directory / "boot_id")]
         process = started(command, directory / "agent.log")
         agent = RealAgent(node, directory, process)
-        self.agents.append(agent)
         await asyncio.to_thread(wait_for_file, directory / "ready.json", process, directory / "agent.log")
         return agent
 
@@ -174,7 +191,7 @@ class Fleet:
 
     # Jobs
 
-    async def run_job(self, name: str, nodes: Iterable[str]) -> None:
+    async def run_job(self, name: str, nodes: Iterable[str], *, image: str = "any") -> None:
         """A Job whose workers run on these nodes, one each, until the coordinator has noted all of them."""
         body = {
             "apiVersion": "nvcre.nvidia.com/v1alpha1",
@@ -189,7 +206,7 @@ class Fleet:
             return any(c["type"] == "InProgress" and c["status"] == "True" for c in status.get("conditions", []))
 
         await eventually(running, what=f"Job {name} in progress")
-        pods = [await self._add_pod(name, node, index) for index, node in enumerate(nodes)]
+        pods = [await self._add_pod(name, node, index, image) for index, node in enumerate(nodes)]
 
         async def noted() -> bool:
             found = await self.client.list(CONFIG_MAPS, NAMESPACE, field_selector=f"metadata.name={name}-pods")
@@ -197,7 +214,7 @@ class Fleet:
 
         await eventually(noted, what=f"pods of Job {name} noted")
 
-    async def _add_pod(self, job: str, node: str, index: int) -> str:
+    async def _add_pod(self, job: str, node: str, index: int, image: str) -> str:
         name = f"{job}-workload-node-0-{index}-abcde"
         labels = {
             "jobset.sigs.k8s.io/jobset-name": f"{job}-workload",
@@ -209,11 +226,14 @@ class Fleet:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
-            "spec": {"nodeName": node, "containers": [{"name": "node", "image": "any"}]},
+            "spec": {
+                "nodeName": node,
+                "containers": [{"name": "node", "image": image, "resources": {"limits": {"nvidia.com/gpu": "8"}}}],
+            },
         }
         created = await self.client.create(PODS, pod, NAMESPACE)
         started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        container = {"name": "node", "image": "any", "imageID": "", "ready": True, "restartCount": 0}
+        container = {"name": "node", "image": image, "imageID": "", "ready": True, "restartCount": 0}
         container["state"] = {"running": {"startedAt": started}}
         created["status"] = {"phase": "Running", "startTime": started, "containerStatuses": [container]}
         await self.client.update_status(PODS, created)

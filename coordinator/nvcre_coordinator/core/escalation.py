@@ -24,7 +24,7 @@ CONDITIONAL_WINDOW = timedelta(hours=24)
 CONDITIONAL_REPEATS = 3
 _RUNGS = {FaultClass.NEEDS_RESET: 1, FaultClass.NEEDS_REBOOT: 2, FaultClass.FATAL_HARDWARE: 3}
 _PARTS = frozenset({ComponentKind.GPU, ComponentKind.NVLINK})
-_NO_REMEDY = frozenset({RecoveredBy.QUIET, RecoveredBy.EVICTED, RecoveredBy.REPLACED})
+_REMEDIES = frozenset({RecoveredBy.RESET, RecoveredBy.REBOOT})
 _BUS_LOSS = frozenset({"gpu_lost", "gpu_missing"})
 
 
@@ -62,7 +62,7 @@ def _after_remedy(incident: Incident, closed: Iterable[Incident]) -> Incident:
     highest = max((_RUNGS.get(earlier.fault_class, 0) for earlier in before), default=0)
     if not highest or _RUNGS.get(incident.fault_class, 0) > highest:
         return incident  # it never came before, or its agent has gone up itself
-    why = f"came back after a {(before[0].recovered_by or 'recovery').lower()}"
+    why = f"came back after a {before[0].recovered_by.lower()}"
     if highest == _RUNGS[FaultClass.NEEDS_RESET] and component.kind is ComponentKind.GPU:
         return msgspec.structs.replace(
             incident,
@@ -85,7 +85,7 @@ def _came_back(earlier: Incident, incident: Incident) -> bool:
         ended is not None
         and began is not None
         and timedelta(0) < began - ended <= REMEDY_WINDOW
-        and earlier.recovered_by not in _NO_REMEDY
+        and earlier.recovered_by in _REMEDIES
         and is_fault(earlier)
         and _family(earlier) == _family(incident)
         and same_part(earlier.component, incident.component)

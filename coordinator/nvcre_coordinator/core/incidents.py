@@ -102,12 +102,16 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that is open at `time`, including every event of the outbox up to `seq`."""
+    """Everything that is open at `time`, including every event of the outbox up to `seq`.
+
+    `ended_by`: what ended the incidents that it does not list, where that is known.
+    """
 
     outbox_id: str
     seq: int
     time: datetime
     open: tuple[Incident, ...]
+    ended_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,7 @@ class _Fold:
         listed = {incident.id: incident for incident in snapshot.open if incident.recovered_at is None}
         for incident_id, incident in list(self._open.items()):
             if incident_id not in listed and not self._newer_than(snapshot, incident_id, cursor):
-                self._close(incident, snapshot.time)
+                self._close(incident, snapshot.time, snapshot.ended_by)
         for incident_id, incident in listed.items():
             known = incident_id in self._open or incident_id in self._closed
             if not (known and self._newer_than(snapshot, incident_id, cursor)):
@@ -218,11 +222,13 @@ class _Fold:
         before = self._open.get(incident.id) or self._closed.pop(incident.id, None)
         self._open[incident.id] = _retold(before, incident)
 
-    def _close(self, incident: Incident, at: datetime) -> None:
+    def _close(self, incident: Incident, at: datetime, by: str = "") -> None:
         before = self._open.pop(incident.id, None) or self._closed.pop(incident.id, None)
         retold = _retold(before, incident)
         recovered_at = (before.recovered_at if before is not None else None) or at
-        self._closed[incident.id] = msgspec.structs.replace(retold, recovered_at=recovered_at)
+        self._closed[incident.id] = msgspec.structs.replace(
+            retold, recovered_at=recovered_at, recovered_by=retold.recovered_by or by
+        )
 
     def result(self, cursors: tuple[Cursor, ...], floor: Floor | None) -> Ledger:
         kept = tuple(self._open.values())

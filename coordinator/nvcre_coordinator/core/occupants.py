@@ -17,7 +17,7 @@ from nvcre_coordinator.api.workload import Pod
 
 MOST_NAME = 100
 REMEMBERED = 16  # pods of a node
-SLACK = timedelta(seconds=30)  # between the end of a process, the kernel's line and the pod's end
+SLACK = timedelta(seconds=5)  # of clocks, and of times that are whole seconds
 
 
 def program_of(pod: Pod) -> str:

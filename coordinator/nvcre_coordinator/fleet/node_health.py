@@ -24,7 +24,7 @@ import msgspec
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, NODES, JsonObject
 from nvcre_kube.workqueue import WorkQueue, run_workers
-from nvcre_protos.vocabulary import FaultClass
+from nvcre_protos.vocabulary import FaultClass, RecoveredBy
 
 from nvcre_coordinator.core.incidents import Event, Incident, Snapshot, fold_events, fold_snapshot
 from nvcre_coordinator.core.link_faults import without_victims
@@ -150,6 +150,7 @@ class NodeHealthStore:
 
     def hello(self, node: str, *, boot_id: str, agent_version: str, simulated: bool) -> None:
         state = self._loaded(node)
+        state.rebooted |= bool(state.boot_id) and boot_id != state.boot_id
         state.boot_id, state.agent_version, state.simulated = boot_id, agent_version, simulated
         state.lost_since = None
         # Written with the snapshot that follows: half a status is no news.
@@ -165,7 +166,9 @@ class NodeHealthStore:
     ) -> None:
         state = self._loaded(node)
         told = tuple(self._with_context(node, incident) for incident in snapshot.open)
-        state.ledger = fold_snapshot(state.ledger, replace(snapshot, open=told))
+        ended_by = RecoveredBy.REBOOT if state.rebooted else ""
+        state.ledger = fold_snapshot(state.ledger, replace(snapshot, open=told, ended_by=ended_by))
+        state.rebooted = False
         state.boot_id, state.inventory, state.monitors = boot_id or state.boot_id, inventory, monitors
         state.reported = True
         self._queue.add(node)

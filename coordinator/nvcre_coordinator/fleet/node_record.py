@@ -38,6 +38,7 @@ class NodeRecord:
     monitors: tuple[Monitor, ...] = ()
     probes: tuple[ProbeResult, ...] = ()  # newest first
     lost_since: datetime | None = None
+    rebooted: bool = False  # since its agent was heard last; until the next snapshot
     loaded: bool = False
     held: bool = False  # its verdict is held back by the circuit breaker
     stored: NodeHealthStatus = field(default_factory=NodeHealthStatus)

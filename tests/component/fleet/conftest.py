@@ -75,12 +75,9 @@ def service_account(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
 
 
-async def add_node(client: KubeClient, name: str, *, gpus: int = 8) -> None:
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true", "kubernetes.io/hostname": name}},
-    }
+async def add_node(client: KubeClient, name: str, *, gpus: int = 8, **labels: str) -> None:
+    labels = {"nvidia.com/gpu.present": "true", "kubernetes.io/hostname": name, **labels}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
     created = await client.create(NODES, node)
     created["status"] = {"allocatable": {"nvidia.com/gpu": str(gpus)}}
     await client.update_status(NODES, created)

@@ -68,6 +68,54 @@ async def test_34_a_deleted_node_health_is_written_anew_in_full(client: KubeClie
     assert [told["id"] for told in (await fleet.status("node-1"))["incidents"]] == ["a", "b"]
 
 
+async def test_34_a_wiped_database_is_filled_again_by_the_snapshots_of_the_agents(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await fleet.start()
+    agents = [await healthy(client, fleet, node) for node in ("node-1", "node-2")]
+    for agent in agents:
+        await agent.events(event(1, incident("a")), event(2, incident("b", code=48)))
+        await agent.acked(2)
+    await fleet.stop()
+    for node in ("node-1", "node-2"):
+        await client.delete(NODE_HEALTHS, node)
+    await fleet.start()
+    for node, old in zip(("node-1", "node-2"), agents, strict=True):
+        again = await fleet.agent(old.token)
+        assert (await again.connect()).cursor == 0
+        await again.snapshot(incident("a"), incident("b", code=48), seq=2)  # nothing is left in the outbox
+        status = await fleet.until(node, lambda status: status.get("verdict") == "Faulty")
+        assert {told["id"] for told in status["incidents"]} == {"a", "b"}
+
+
+async def test_15_victims_of_a_dead_link_are_witnesses_and_the_end_with_a_reason_is_faulty(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    def link(reason: int, blame: pb.Blame.ValueType) -> pb.Incident:
+        line = f"NVRM: Xid (PCI:0008:06:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 07 (0x{reason << 20:08x} 0x0 0x0)"
+        component = pb.Component(kind=pb.COMPONENT_KIND_NVLINK, index=7, uuid="GPU-5")
+        fields = {"fault_class": pb.FAULT_CLASS_NEEDS_RESET, "blame": blame, "component": component, "raw": line}
+        return incident("link", code=149, **fields)
+
+    await fleet.start()
+    agents = []
+    for number in range(4):
+        await add_node(client, f"node-{number}", **{"nvidia.com/gpu.clique": "rack-1.0"})
+        agent = await fleet.agent(await agent_token(client, f"node-{number}"))
+        await agent.connect()
+        await agent.snapshot()
+        agents.append(agent)
+    for agent in agents[:3]:  # on the first the driver asked for a reset, which raised the blame
+        await agent.events(event(1, link(33, pb.BLAME_YES if agent is agents[0] else pb.BLAME_CONDITIONAL)))
+        await agent.acked(1)
+    await agents[3].events(event(1, link(4, pb.BLAME_YES)))
+    guilty = await fleet.until("node-3", lambda status: status.get("verdict") == "Faulty")
+    assert guilty["badGPUs"] == "5"
+    for number in range(3):
+        status = await fleet.until(f"node-{number}", lambda status: "node-3 has a reason" in status.get("message", ""))
+        assert (status["verdict"], status["incidents"][0]["blame"]) == ("Healthy", "Conditional")
+
+
 async def test_an_event_of_a_node_that_does_not_exist_is_not_acked(client: KubeClient, fleet: Fleet) -> None:
     await add_node(client, "node-1")
     token = await agent_token(client, "node-1")
