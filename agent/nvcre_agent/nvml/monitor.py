@@ -236,6 +236,8 @@ class NvmlMonitor:
             state = await self._listen(process, note)
             self._close_stdin()
             await self._outlive(process)
+            if state is None and self.state.reason == _UNRESPONSIVE:
+                return self.state  # why it was ended
             if state is None:
                 code = process.returncode
                 return MonitorState(

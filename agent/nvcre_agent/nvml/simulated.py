@@ -235,16 +235,19 @@ class SimulatedNvml:
                 data._obj.gpuInstanceId = event.gpu_instance
                 data._obj.computeInstanceId = event.compute_instance
                 return OK
-            for index in waiting.masks:
-                if code := _condition(self._node.gpus[index]):
-                    return code
-            if (
-                code := _DRIVER_CODES[self._node.driver]
-                or RETURN_CODES[self._node.calls.get("nvmlEventSetWait_v2", "SUCCESS")]
-            ):
+            if code := self._wait_failure(waiting):
                 return code
             left = deadline - time.monotonic()
             if left <= 0:
                 return int(pynvml.NVML_ERROR_TIMEOUT)
             if self._watch.wait(left):
                 return int(pynvml.NVML_ERROR_TIMEOUT)
+
+    def _wait_failure(self, waiting: _EventSet) -> int:
+        """The driver's, that of the call, or that of one GPU in the set, lost or named for this call."""
+        name = "nvmlEventSetWait_v2"
+        if code := _DRIVER_CODES[self._node.driver] or RETURN_CODES[self._node.calls.get(name, "SUCCESS")]:
+            return code
+        members = (self._node.gpus[index] for index in waiting.masks)
+        codes = (_condition(gpu) or RETURN_CODES[gpu.calls.get(name, "SUCCESS")] for gpu in members)
+        return next((code for code in codes if code), OK)

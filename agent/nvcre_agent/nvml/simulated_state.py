@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,17 @@ class BadDescription(ValueError):
 
 def profile_of(product: str) -> Profile:
     """ValueError where no profile is of this product."""
-    for name in _PRODUCTS:
-        text = resources.files(__package__).joinpath(f"profile_{name}.yaml").read_text(encoding="utf-8")
-        raw = yaml.safe_load(text)
-        if re.search(raw["product"], product):
-            return Profile(raw["readings"], raw["supported_events"], raw["mig_slots"])
+    for pattern, profile in _profiles():
+        if re.search(pattern, product):
+            return profile
     raise ValueError(f"product {product!r}: no profile; there are {', '.join(name.upper() for name in _PRODUCTS)}")
+
+
+@cache
+def _profiles() -> list[tuple[str, Profile]]:
+    files = [resources.files(__package__).joinpath(f"profile_{name}.yaml") for name in _PRODUCTS]
+    contents = [yaml.safe_load(file.read_text(encoding="utf-8")) for file in files]
+    return [(raw["product"], Profile(raw["readings"], raw["supported_events"], raw["mig_slots"])) for raw in contents]
 
 
 _NEEDED = {"product", "driver_version", "cuda_driver_version", "nvlinks", "memory_mib", "infiniband", "gpus"}
@@ -152,7 +158,7 @@ class SetLine:
     values: dict[str, Any]
 
 
-_EVENTS = {kind.name.lower(): int(kind) for kind in EventType} | {"single_bit_ecc": 0x1, "clock": 0x10}
+_EVENTS = {kind.name.lower(): int(kind) for kind in EventType}
 _FLAG_READINGS = ("remap_pending", "remap_failure", "retired_pages_pending", "ecc_mode", "persistence_mode", "mig_mode")
 _EVENT_VALUES = ("code", "gpu_instance", "compute_instance")
 DRIVER_STATES = ("loaded", "unloaded", "mismatch")

@@ -163,7 +163,7 @@ class Watching(threading.Thread):
         if isinstance(created, Unread):
             return driver.trouble() or self._back_off(created.value)
         self._set, self._excluded = created, excluded
-        refused = created.refused | dict.fromkeys(lost, Unread.LOST)
+        refused = dict.fromkeys(excluded, Unread.FAILED) | created.refused | dict.fromkeys(lost, Unread.LOST)
         self._mouth.say(
             "watching",
             inventory=to_json(driver.inventory()),

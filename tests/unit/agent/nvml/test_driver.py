@@ -23,7 +23,7 @@ from nvcre_agent.nvml.snapshot import (
     to_json,
 )
 
-from tests.unit.agent.nvml.conftest import SimulationDirectory
+from tests.support.simulated_nvml import SimulationDirectory
 
 DEVICE_FUNCTIONS = {
     name for name in {*dir(simulated_device.DeviceFunctions), *simulated_device._ONE_VALUE} if name.startswith("nvml")

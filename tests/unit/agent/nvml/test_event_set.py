@@ -5,7 +5,7 @@ from nvcre_agent.nvml.driver import Driver
 from nvcre_agent.nvml.event_set import EventSet, WaitFailure
 from nvcre_agent.nvml.snapshot import EventType, NvmlEvent, Unread, event_from_json, to_json
 
-from tests.unit.agent.nvml.conftest import SimulationDirectory
+from tests.support.simulated_nvml import SimulationDirectory
 
 
 def event_set(driver: Driver, *indices: int) -> EventSet:

@@ -1,84 +1,21 @@
 """The monitor with its real child process over a simulated node: what the stream says, and when it is blind."""
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from nvcre_agent.nvml.call_note import CallNote
-from nvcre_agent.nvml.monitor import NvmlMonitor, Observation
-from nvcre_agent.nvml.snapshot import MonitorState, NvmlEvent, Sight, Snapshot, Unread
+from nvcre_agent.nvml.monitor import NvmlMonitor
+from nvcre_agent.nvml.snapshot import Sight, Snapshot, Unread
 from nvcre_agent.nvml.timing import Timing, backoff_s
 
-from tests.unit.agent.nvml.conftest import SimulationDirectory
-
-TIMING = Timing(wait_s=0.2, check_s=0.1, hang_s=1.0, abandon_s=1.5, first_backoff_s=0.05)
-SOON_S = 20.0  # how long a test waits for something that must come; never how long it takes
-
-
-@dataclass
-class Listener:
-    """Collects the stream, so that a test can wait for what it expects."""
-
-    monitor: NvmlMonitor
-    heard: list[Observation] = field(default_factory=list)
-    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
-
-    async def listen(self) -> None:
-        async for item in self.monitor.events():
-            async with self._news:
-                self.heard.append(item)
-                self._news.notify_all()
-
-    async def until(self, wanted: Callable[[Observation], bool], *, after: int = 0) -> Observation:
-        async with asyncio.timeout(SOON_S), self._news:
-            await self._news.wait_for(lambda: any(wanted(item) for item in self.heard[after:]))
-        return next(item for item in self.heard[after:] if wanted(item))
-
-    async def watching(self, *, after: int = 0) -> None:
-        await self.until(lambda item: isinstance(item, MonitorState) and item.sight is Sight.WATCHING, after=after)
-
-    async def blind(self, *, after: int = 0) -> MonitorState:
-        state = await self.until(lambda item: isinstance(item, MonitorState) and item.sight is Sight.BLIND, after=after)
-        assert isinstance(state, MonitorState)
-        return state
-
-    def xids(self) -> list[tuple[str, int]]:
-        return [(item.gpu.uuid, item.data) for item in self.heard if isinstance(item, NvmlEvent) and item.gpu]
-
-
-@contextlib.asynccontextmanager
-async def monitoring(simulate: Path | None, timing: Timing = TIMING) -> AsyncIterator[Listener]:
-    monitor = NvmlMonitor(simulate=simulate, timing=timing)
-    listener = Listener(monitor)
-    await monitor.start()
-    listening = asyncio.create_task(listener.listen())
-    try:
-        yield listener
-    finally:
-        await monitor.stop()
-        await listening
-
-
-async def eventually(wanted: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not wanted():  # noqa: ASYNC110  about another process, which sets no event of ours
-            await asyncio.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    """False for a zombie too: an orphan's may stay where no init process reaps it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+from tests.support.simulated_nvml import SOON_S, TIMING, SimulationDirectory, alive, eventually, monitoring
 
 
 async def test_the_stream_begins_with_watching_and_a_snapshot_of_all_gpus(simulation: SimulationDirectory) -> None:

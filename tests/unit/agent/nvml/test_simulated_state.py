@@ -15,7 +15,7 @@ from nvcre_agent.nvml.simulated_state import (
 )
 from nvcre_local.scenario_file import driver_keys
 
-from tests.unit.agent.nvml.conftest import SimulationDirectory
+from tests.support.simulated_nvml import SimulationDirectory
 
 
 def node_of(simulation: SimulationDirectory) -> SimulatedNode:
