@@ -16,6 +16,8 @@ from nvcre_agent.host.model import NOTHING, FabricManager, Host, IbPort
 from nvcre_agent.incidents.folding import Folding
 from nvcre_agent.incidents.model import Incident
 from nvcre_agent.incidents.reset_signs import ResetSigns
+from nvcre_agent.incidents.signals import NO_GPUS, Moment, from_kernel
+from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, PciAddress, Snapshot, Unread
 
 WALL = 1_800_000_000.0
@@ -73,10 +75,11 @@ def snapshot(*gpus: GpuSnapshot, at_s: float = 0.0, device_count: int | Unread |
 
 
 class CheckedNode:
-    def __init__(self) -> None:
+    def __init__(self, now_s: float = 1000.0) -> None:
         self.limits = limits.shipped()
         self.boot_id = "boot-1"
-        self.now_s = 1000.0
+        self.now_s = now_s
+        self._next_look_s = self.now_s + BETWEEN_SNAPSHOTS_S
         self.gpus = {index: healthy(index) for index in range(8)}
         self.ports: tuple[IbPort, ...] | None = ()
         self.fabric_manager: FabricManager | None = None
@@ -132,13 +135,31 @@ class CheckedNode:
                 self.folding.reset_seen(str(gpu.identity.pci), **at)
 
     def watch(self, seconds: float) -> None:
-        """Snapshots at the agent's pace, the last one after `seconds`."""
+        """`seconds` pass, with snapshots at the agent's pace."""
         end_s = self.now_s + seconds
-        while self.now_s + BETWEEN_SNAPSHOTS_S <= end_s:
-            self.now_s += BETWEEN_SNAPSHOTS_S
+        while self._next_look_s <= end_s:
+            self.now_s = self._next_look_s
+            self._next_look_s += BETWEEN_SNAPSHOTS_S
             self.folding.tick(WALL + self.now_s, self.now_s)
             self.look()
         self.now_s = end_s
+
+    def kernel(self, text: str) -> None:
+        """A line of the kernel now."""
+        at = {"now_s": WALL + self.now_s, "monotonic_s": self.now_s}
+        for event in LineParser().feed(text):
+            told = self.baseline.ports.located(event)
+            signal = from_kernel(told, NO_GPUS, Moment(WALL + self.now_s, self.now_s), injected=False)
+            match event.state:
+                case "ACTIVE":
+                    self.baseline = self.baseline.link_told(signal.subject, up=True, at_s=self.now_s)
+                    self.folding.link_active(signal.subject, **at)
+                case "DOWN":
+                    self.baseline = self.baseline.link_told(signal.subject, up=False, at_s=self.now_s)
+                    if not any(found.component.pci_bus_id == signal.subject for found in self.tracker.open):
+                        self.folding.fold(signal)
+                case _:
+                    self.folding.fold(signal)
 
     def restart(self, *, boot_id: str | None = None) -> None:
         """The agent ends and starts again, with a new boot id after a reboot of the node."""
@@ -146,6 +167,7 @@ class CheckedNode:
         stored = self.baseline.to_json(self.boot_id)
         if boot_id is not None:
             self.boot_id, self.now_s = boot_id, 60.0
+            self._next_look_s = self.now_s + BETWEEN_SNAPSHOTS_S
         self.baseline = Baseline.from_json(stored, self.boot_id)
         self.folding = self._new_folding()
         self.folding.restore(kept, now_s=WALL + self.now_s, monotonic_s=self.now_s)
