@@ -1,55 +1,91 @@
-"""The command nvcre-agent: which of its commands is meant, flags, logging, signals, exit code."""
+"""The command nvcre-agent: which of its commands is meant, logging, signals, exit code.
+
+Only what `run` needs is imported here; every other command imports its own.
+"""
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 
 from nvcre_protos.logfmt import log_to_stderr
 
-from nvcre_agent.config import Config, parse
-from nvcre_agent.xid import catalogue
+from nvcre_agent import config, named_files
+from nvcre_agent.config import Config, ConfigError
 
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["kernel-log", *arguments]:
-            from nvcre_agent import kernel_log_command  # noqa: PLC0415 - the running agent does not need it
+        case ["run", *arguments]:
+            _run(arguments)
+        case ["-h" | "--help" | "help"]:
+            from nvcre_agent.command_line import HELP  # noqa: PLC0415
 
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it as it ends any filter
-            sys.exit(kernel_log_command.main(arguments))
-        case ["scan", *arguments]:
-            from nvcre_agent import scan_command  # noqa: PLC0415 - as above
-
-            sys.exit(scan_command.main(arguments))
-        case ["run", *arguments] | [*arguments]:
+            sys.stdout.write(HELP)
+        case [command, *arguments] if not command.startswith("-"):
+            sys.exit(_once(command, arguments))
+        case arguments:
             _run(arguments)
 
 
+def _once(command: str, arguments: list[str]) -> int:
+    if command != "scan":  # its NVML child's pipe may break
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it as it ends any filter
+    match command:
+        case "scan":
+            from nvcre_agent import scan_command  # noqa: PLC0415
+
+            return scan_command.main(arguments)
+        case "kernel-log":
+            from nvcre_agent import kernel_log_command  # noqa: PLC0415
+
+            return kernel_log_command.main(arguments)
+        case "config":
+            from nvcre_agent import config_command  # noqa: PLC0415
+
+            return config_command.main(arguments)
+        case "inject":
+            from nvcre_agent import inject_command  # noqa: PLC0415
+
+            return inject_command.main(arguments)
+        case "state" | "set-healthy" | "release" | "resume" | "reload":
+            from nvcre_agent import operator_commands  # noqa: PLC0415
+
+            return operator_commands.main(command, arguments)
+        case _:
+            sys.stderr.write(f"nvcre-agent: no command {command[:64]!r}; `nvcre-agent --help` lists them\n")
+            return 2
+
+
 def _run(arguments: list[str]) -> None:
-    config = parse(arguments)
+    configured = config.parse(arguments)
     try:
-        catalogue.override(config.xid_catalogue)
-    except catalogue.CatalogueError as error:
-        sys.stderr.write(f"nvcre-agent: --xid-catalogue {error}\n")
+        named_files.read(configured.xid_catalogue, configured.limits).use()
+    except ConfigError as error:
+        sys.stderr.write(f"nvcre-agent: {error}\n")
         sys.exit(2)
-    log_to_stderr(config.log_level)
+    log_to_stderr(configured.log_level)
     try:
-        asyncio.run(_serve(config))
+        asyncio.run(_serve(configured, arguments))
     except OSError as error:
         logging.getLogger("nvcre_agent").critical("cannot start error=%r", str(error))
         sys.exit(1)
 
 
-async def _serve(config: Config) -> None:
+async def _serve(configured: Config, arguments: list[str]) -> None:
     # The agent imports gRPC and protobuf; a usage error should not have to wait for that.
     from nvcre_agent.agent import Agent, TaskEndedError  # noqa: PLC0415
 
+    flags = config.flags(arguments)
+    agent = Agent(configured, reread=lambda: config.resolve(flags, os.environ))
     stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, agent.reload)
     try:
-        await Agent(config).run(stop)
+        await agent.run(stop)
     except TaskEndedError:
         sys.exit(1)
     logging.getLogger("nvcre_agent").info("stopped")

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
@@ -16,15 +16,19 @@ from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_agent import __version__, wire
 from nvcre_agent.config import Config
+from nvcre_agent.control import ControlSocket
 from nvcre_agent.exposition import Exposition
 from nvcre_agent.host.reading import host_reader
 from nvcre_agent.link import PROTOCOL, Link, LinkSettings
 from nvcre_agent.metrics import Metrics
 from nvcre_agent.nvml.monitor import NvmlMonitor
+from nvcre_agent.operations import Operations
 from nvcre_agent.outbox import open_outbox
 from nvcre_agent.outbox_file import OutboxInUseError
 from nvcre_agent.probes.runner import has_infiniband
 from nvcre_agent.probing import Probing
+from nvcre_agent.reload import Reloader
+from nvcre_agent.self_report import SelfReport
 from nvcre_agent.watch import Watch
 
 log = logging.getLogger(__name__)
@@ -33,12 +37,13 @@ STOP_DEADLINE_S = 6.0
 
 
 class Agent:
-    def __init__(self, config: Config) -> None:
+    """`reread` resolves the configuration anew; it raises ConfigError."""
+
+    def __init__(self, config: Config, *, reread: Callable[[], Config]) -> None:
         self._config = config
         self._boot_id = _boot_id(config.boot_id_file)
         self._simulation = _simulation(config.simulate)
         self._metrics = Metrics(config.node_name, __version__)
-        self._metrics.refresh = self._refresh_metrics
         try:
             self._outbox = open_outbox(config.outbox, boot_id=self._boot_id)
         except OutboxInUseError as error:
@@ -74,10 +79,33 @@ class Agent:
             publish=self._publish_probe,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._reloader = Reloader(config, reread, self._apply)
+        self._apply(config)
+        self._report = SelfReport(
+            boot_id=self._boot_id,
+            watch=self._watch,
+            nvml=self._nvml,
+            outbox=self._outbox,
+            link=self._link,
+            reloader=self._reloader,
+            dead_tasks=lambda: [task.get_name() for task in self._tasks if task.done()],
+        )
+        self._metrics.read = self._report.readings
+
+    def reload(self) -> None:
+        self._reloader.reload()
+
+    def _apply(self, config: Config) -> None:
+        """The settings that may change while the agent runs."""
+        logging.getLogger().setLevel(config.log_level.upper())
+        self._metrics.dcgm_aliases = config.dcgm_aliases
+        self._probing.use_nccl_tests_dir(config.nccl_tests_dir)
+        if self._link is not None:
+            self._link.use_heartbeat_interval(config.heartbeat_interval_s)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises when a background task ends before."""
-        exposition = Exposition(self._metrics.scrape, self._health)
+        exposition = Exposition(self._metrics.scrape, self._report.health, self._report.state)
         address = await exposition.start(*self._config.listen)
         log.info("serving address=%s node=%s version=%s", address, self._config.node_name, __version__)
         self._outbox.start()
@@ -92,6 +120,10 @@ class Agent:
             self._tasks.append(asyncio.create_task(self._link.run(), name="link"))
         else:
             log.warning("no coordinator given; serving metrics only")
+        operations = Operations(watch=self._watch, nvml=self._nvml, reloader=self._reloader, state=self._report.state)
+        control = ControlSocket(self._config.control_socket, operations.actions())
+        await control.start()
+        self._reloader.watch()
         if self._config.ready_file is not None:
             write_ready_file(self._config.ready_file, {"metrics": address})
         stopping = asyncio.create_task(stop.wait(), name="stop")
@@ -103,6 +135,8 @@ class Agent:
                 raise TaskEndedError(task.get_name()) from error
         finally:
             stopping.cancel()
+            self._reloader.close()
+            await control.stop()
             await self._stop(exposition)
 
     async def _stop(self, exposition: Exposition) -> None:
@@ -184,41 +218,6 @@ class Agent:
         if self._simulation is not None:
             return bool(self._simulation.get("infiniband", False))
         return has_infiniband()
-
-    def _health(self) -> tuple[bool, Mapping[str, object]]:
-        dead = [task.get_name() for task in self._tasks if task.done()]
-        monitors = {
-            monitor.name: {
-                "state": pb.MonitorState.Name(monitor.state).removeprefix("MONITOR_STATE_").capitalize(),
-                "reason": monitor.reason,
-                "message": monitor.message,
-            }
-            for monitor in self._watch.monitors()
-        }
-        facts = {
-            "node": self._config.node_name,
-            "version": __version__,
-            "simulated": self._config.simulate is not None,
-            "connected": self._link is not None and self._link.connected,
-            "monitors": monitors,
-            "openIncidents": len(self._watch.folding.open_incidents),
-            "outboxEvents": self._outbox.depth,
-            "deadTasks": dead,
-        }
-        return not dead, facts
-
-    def _refresh_metrics(self) -> None:
-        metrics, kernel = self._metrics, self._watch.kernel_counts
-        metrics.set(metrics.outbox_depth, self._outbox.depth)
-        metrics.set(metrics.events_dropped, sum(self._outbox.events_dropped.values()) + self._watch.folding.evicted)
-        metrics.set(metrics.slow_commits, self._outbox.slow_commits)
-        metrics.set(metrics.open_incidents, len(self._watch.folding.open_incidents))
-        metrics.set(metrics.kmsg_overruns, kernel["overruns"])
-        metrics.set(metrics.kmsg_gaps, kernel["gaps"])
-        metrics.set(metrics.kmsg_skipped, kernel["skipped"])
-        metrics.set(metrics.kmsg_records, kernel["records"])
-        metrics.set(metrics.connected, int(self._link is not None and self._link.connected))
-        metrics.set(metrics.connects, self._link.connects if self._link else 0)
 
 
 class TaskEndedError(RuntimeError):

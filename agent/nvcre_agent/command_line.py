@@ -1,15 +1,43 @@
-"""What the agent's commands have in common: the flag of the operator's Xid catalogue, and text a terminal may show."""
+"""What the agent's commands have in common: their list, shared flags, and text that a terminal may show."""
 
 from argparse import ArgumentParser
 from pathlib import Path
 
 from nvcre_protos.flags import Flags
 
+from nvcre_agent.control_client import DEFAULT_SOCKET
 from nvcre_agent.xid import catalogue
+
+HELP = """\
+usage: nvcre-agent [COMMAND] [flags]          (each command has its --help)
+
+The nvcre agent of a GPU node. Without a command it runs:
+
+  run               watch GPUs and kernel log, tell the coordinator, serve /metrics, /healthz and /state
+
+once, without a running agent:
+  scan              look at the GPUs and the kernel log of this machine once, and report
+  kernel-log FILE   explain a saved kernel log (dmesg, journalctl -k, nvidia-bug-report.log.gz)
+  config check FILE everything that is wrong with a configuration file
+
+ask the agent that runs on this node (through its --control-socket, as root):
+  state             what it sees: open incidents, monitors, GPUs, outbox, link, configuration
+  inject            write a marked test Xid into the kernel log; it is shown and blames nobody
+  set-healthy       declare an incident, a GPU or the node as dealt with
+  release           let go of NVML for a GPU reset or a driver reload
+  resume            take NVML again before the time is over
+  reload            read the configuration again
+
+in a cluster:  kubectl exec -n nvcre-system AGENT-POD -- nvcre-agent COMMAND
+"""
 
 
 def add_xid_catalogue(flags: Flags) -> None:
     flags.add("xid-catalogue", "YAML file whose entries override those of the Xid catalogue, by number", metavar="FILE")
+
+
+def add_control_socket(flags: Flags) -> None:
+    flags.add("control-socket", "Unix socket of the running agent", DEFAULT_SOCKET, "FILE")
 
 
 def use_xid_catalogue(parser: ArgumentParser, file: str | None) -> None:

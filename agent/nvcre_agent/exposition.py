@@ -1,4 +1,4 @@
-"""/metrics and /healthz over HTTP/1.0-style answers on the agent's event loop.
+"""/metrics, /healthz and /state over HTTP/1.0-style answers on the agent's event loop.
 
 GET only, one request a connection, bounded in size and time: an asyncio server of a page saves the threads that the
 libraries' servers bring. It decides nothing; `health` says whether the loops live.
@@ -15,14 +15,16 @@ TIMEOUT_S = 5.0
 MAX_CONNECTIONS = 16
 
 Health = Callable[[], tuple[bool, Mapping[str, object]]]
+State = Callable[[], Mapping[str, object]]
 
 
 class Exposition:
-    """`scrape` gives the Prometheus text, `health` (alive, facts)."""
+    """`scrape` gives the Prometheus text, `health` (alive, facts), `state` a document."""
 
-    def __init__(self, scrape: Callable[[], bytes], health: Health) -> None:
+    def __init__(self, scrape: Callable[[], bytes], health: Health, state: State) -> None:
         self._scrape = scrape
         self._health = health
+        self._state = state
         self._connections = 0
         self._server: asyncio.Server | None = None
 
@@ -61,8 +63,10 @@ class Exposition:
                 alive, facts = self._health()
                 body = json.dumps({"ok": alive, **facts}).encode() + b"\n"
                 return _response("200 OK" if alive else "503 Service Unavailable", "application/json", body)
+            case b"/state":
+                return _response("200 OK", "application/json", json.dumps(self._state()).encode() + b"\n")
             case _:
-                return _response("404 Not Found", "text/plain", b"/metrics and /healthz are here\n")
+                return _response("404 Not Found", "text/plain", b"/metrics, /healthz and /state are here\n")
 
 
 def _response(status: str, content_type: str, body: bytes) -> bytes:

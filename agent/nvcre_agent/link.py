@@ -111,6 +111,8 @@ class Link:
         self._told_gaps = 0  # how many of the outbox's gaps a snapshot has made good
         self._pause_s: float | None = None
         self._welcomed_s: float | None = None
+        self._coordinator_set_interval = False
+        self._turns = 0
         self.connected = False
         self.connects = 0
         self.reconnects: dict[Ending, int] = dict.fromkeys(Ending, 0)
@@ -126,10 +128,21 @@ class Link:
         if self.connected:
             self._say(pb.AgentMessage(probe_update=update))
 
+    def use_heartbeat_interval(self, interval_s: float) -> None:
+        """The agent's own setting has changed; the coordinator's, once it has one, wins."""
+        if not self._coordinator_set_interval:
+            self._use_interval(interval_s)
+
+    @property
+    def progress(self) -> tuple[int, float]:
+        """How often it tried to connect or sent a heartbeat, and within how many seconds the next one is due."""
+        return self._turns, max(self._interval_s, self._pause_s or 0.0, reconnect.LONGEST_CEILING_S)
+
     async def run(self) -> None:
         failures = redirects = 0
         leader: str | None = None
         while True:
+            self._turns += 1
             address, leader = leader or self._settings.address, None
             self._pause_s = self._welcomed_s = None
             said: object = ""
@@ -326,6 +339,7 @@ class Link:
 
     async def _beat(self) -> None:
         while True:
+            self._turns += 1
             heartbeat = await self._agent.heartbeat(HEARTBEAT_DEADLINE_S)
             self._insist_on_acknowledgement()
             self._tell_of_gaps()
@@ -343,7 +357,10 @@ class Link:
     def _apply(self, settings: pb.Settings | None) -> None:
         if settings is None or not settings.HasField("heartbeat_interval"):
             return
-        interval_s = _seconds(settings.heartbeat_interval, *HEARTBEAT_S)
+        self._coordinator_set_interval = True
+        self._use_interval(_seconds(settings.heartbeat_interval, *HEARTBEAT_S))
+
+    def _use_interval(self, interval_s: float) -> None:
         if interval_s != self._interval_s:
             self._interval_s = interval_s
             self._interval_changed.set()

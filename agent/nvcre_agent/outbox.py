@@ -143,6 +143,11 @@ class Outbox:
         return self._unwritable is not None
 
     @property
+    def progress(self) -> tuple[bool, int]:
+        """Of the writer thread: has it something to do, and how often has it written or tried to."""
+        return self._writer.progress
+
+    @property
     def newest_seq(self) -> int:
         """Of the newest event there is, or was until it was acknowledged; `last_seq` may be a reserved number above."""
         return self._queue.last or self._acknowledged

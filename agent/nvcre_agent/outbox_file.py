@@ -185,6 +185,8 @@ class Writer:
         self._listener = listener
         self._distrust = False
         self._taken_over = taken_over
+        self._writing = False
+        self._passes = 0
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
 
@@ -194,6 +196,11 @@ class Writer:
     @property
     def backlog(self) -> int:
         return self._jobs.qsize()
+
+    @property
+    def progress(self) -> tuple[bool, int]:
+        """Is there something to write, and how often has it written or tried to."""
+        return self._writing or not self._jobs.empty(), self._passes
 
     def submit(self, job: Job) -> None:
         self._jobs.put(job)
@@ -221,7 +228,10 @@ class Writer:
                 waiting.append(self._jobs.get())
             jobs = [job for job in waiting if job is not None]
             if jobs:
+                self._writing = True
                 self._write(jobs)
+                self._writing = False
+                self._passes += 1
             if None in waiting:
                 break
         if self._connection is not None:

@@ -68,6 +68,9 @@ class Probing:
     def tool(self) -> Path | None:
         return find_tool(self._nccl_tests_dir)
 
+    def use_nccl_tests_dir(self, directory: Path | None) -> None:
+        self._nccl_tests_dir = directory
+
     def order(self, ordered: pb.ProbeOrder) -> None:
         """Start it, or answer with the state it has when it is known already."""
         task = asyncio.create_task(self._carry_out(ordered), name=f"probe-order-{ordered.probe_id[:64]}")
@@ -109,8 +112,17 @@ class Probing:
         if known is None and result.started_at_s is not None and result.finished_at_s is not None:
             largest = {size.size_bytes: size.busbw_gbps for run in result.runs for size in run.sizes[-1:]}
             seconds = max(0.0, result.finished_at_s - result.started_at_s)
-            self._metrics.probe_finished(order.kind.value, result.state.value, seconds, largest)
+            self._metrics.probe_finished(
+                order.kind.value, result.state.value, seconds, largest, self._peer_group(result.nccl_version)
+            )
         self._tell(self._update(result))
+
+    def _peer_group(self, nccl_version: str) -> str:
+        """What the coordinator compares a node's figures within."""
+        inventory = self._nvml.inventory
+        products = ", ".join(sorted({gpu.product for gpu in inventory.gpus})) if inventory else ""
+        driver = inventory.driver_version if inventory else ""
+        return f"{products}; driver {driver}; NCCL {nccl_version}"
 
     def _tell(self, update: pb.ProbeUpdate) -> None:
         self._told[update.probe_id] = (time.monotonic(), update)

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_agent.command_line import add_xid_catalogue, printable, use_xid_catalogue
 from nvcre_agent.host.reading import host_reader
+from nvcre_agent.incidents.document import document
 from nvcre_agent.incidents.model import Incident
 from nvcre_agent.scan import Report, Seen, Verdict, judge, look
 
@@ -179,45 +179,10 @@ def _json(report: Report, seen: Seen, boot_id: str, *, simulated: bool) -> dict[
             for gpu in report.gpus
         ],
         "lostUnidentifiedGPUs": report.lost_unidentified,
-        "incidents": [_incident(one) | {"suspect": True} for one in report.accusing]
-        + [_incident(one) | {"suspect": False} for one in report.notes],
+        "incidents": [document(one) | {"suspect": True} for one in report.accusing]
+        + [document(one) | {"suspect": False} for one in report.notes],
         "notLookedAt": [
             {"what": one.what, "reason": one.reason, "message": one.message, "uuid": one.gpu} for one in report.not_seen
         ],
         "kernelLog": dict(seen.kernel_counts),
     }
-
-
-def _incident(one: Incident) -> dict[str, Any]:
-    component = one.component
-    return {
-        "id": one.id,
-        "kind": one.kind,
-        "code": one.code,
-        "mnemonic": one.mnemonic,
-        "faultClass": one.fault_class,
-        "blame": one.blame,
-        "blameCondition": one.blame_condition,
-        "component": {
-            "kind": component.kind,
-            "index": component.index,
-            "uuid": component.uuid,
-            "pciBusId": component.pci_bus_id,
-        },
-        "check": one.check,
-        "message": one.message,
-        "remedy": one.remedy,
-        "sources": list(one.sources),
-        "count": one.count,
-        "effects": [{"code": code, "count": count} for code, count in one.effects.items()],
-        "firstSeen": _utc(one.first_seen_s),
-        "lastSeen": _utc(one.last_seen_s),
-        "injected": one.injected,
-        "pid": one.pid,
-        "process": one.process,
-        "raw": one.raw,
-    }
-
-
-def _utc(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

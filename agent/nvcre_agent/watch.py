@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,13 +28,14 @@ from nvcre_agent.host.reading import HostReader
 from nvcre_agent.incidents import signals
 from nvcre_agent.incidents.escalation import History
 from nvcre_agent.incidents.folding import Folding
-from nvcre_agent.incidents.model import Change, Signal
+from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Signal
 from nvcre_agent.incidents.reset_signs import ResetSigns
 from nvcre_agent.incidents.signals import Moment
 from nvcre_agent.kernel.kmsg import KernelLog, Position
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.kernel.record import Record
+from nvcre_agent.liveness import Progress
 from nvcre_agent.metrics import Metrics
 from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.nvml.snapshot import Inventory, MonitorState, NvmlEvent, Sight, Snapshot
@@ -86,6 +87,7 @@ class Watch:
         self._owners = ProcessOwners()
         self._observed_through_s = 0.0
         self._stored = asyncio.Event()
+        self._ticks = 0
         self._own_limits = limits
         empty = baselines.Baseline()
         self._baseline = _remembered(outbox, "baseline", lambda raw: baselines.Baseline.from_json(raw, boot_id), empty)
@@ -111,6 +113,15 @@ class Watch:
     def kernel_counts(self) -> dict[str, int]:
         counts = self._kernel.counts
         return {"overruns": counts.overruns, "gaps": counts.gaps, "skipped": counts.skipped, "records": counts.records}
+
+    @property
+    def last_sequence(self) -> int | None:
+        """Of the newest record of the kernel log that was read."""
+        return self._kernel.last_sequence
+
+    def progress(self) -> Iterator[Progress]:
+        yield Progress("kernel-log", *self._kernel.progress)
+        yield Progress("clock", not self._folding.is_empty, self._ticks)
 
     def monitors(self) -> list[pb.Monitor]:
         """State of the three sources of trouble; a slow or volatile outbox is watching with a reason."""
@@ -139,6 +150,15 @@ class Watch:
         self._store(self._folding.flush(time.time(), time.monotonic()))
         return through_s
 
+    def set_healthy(self, ids: Iterable[str], devices: Iterable[str] | None, *, said: str) -> tuple[Incident, ...]:
+        """A person vouches for these incidents, `said` is who and why; what a check still finds opens again."""
+        changes, findings = self._folding.set_healthy(
+            ids, devices, said=said, now_s=time.time(), monotonic_s=time.monotonic()
+        )
+        self._tracker = self._tracker.forget(findings)
+        self._store(changes)
+        return tuple(change.incident for change in changes if change.kind is ChangeKind.RECOVERED)
+
     def close(self) -> None:
         """The last words before the process ends: untold growth and the position in the kernel log."""
         self._store(self._folding.flush(time.time(), time.monotonic()), keep_position=True)
@@ -164,6 +184,7 @@ class Watch:
         while True:
             if not self._folding.is_empty:
                 await asyncio.sleep(TICK_S)
+                self._ticks += 1
                 self._store(self._folding.tick(time.time(), time.monotonic()))
             else:
                 self._stored.clear()
@@ -297,6 +318,7 @@ class Watch:
             state = {**(state or {}), "fault_history": json.dumps(history.to_json())}
         if not changes and not state and not keep_position:
             return
+        self._metrics.changes_told(changes)
         for change in changes:
             incident = change.incident
             log.info(

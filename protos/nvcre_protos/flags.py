@@ -59,14 +59,30 @@ class Flags:
 
     def seconds(self, flag: str, text: str, least: float, most: float) -> float:
         try:
-            value = float(text)
-        except ValueError:
-            value = -1.0
-        if not least <= value <= most:
-            self.parser.error(f"{flag} {text!r} must be a number of seconds from {least:g} to {most:g}")
-        return value
+            return read_seconds(text, least, most)
+        except ValueError as error:
+            self.parser.error(f"{flag} {error}")
 
     def log_level(self, text: str) -> str:
-        if text not in LEVELS:
-            self.parser.error(f"--log-level {text!r} must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
-        return text
+        try:
+            return read_log_level(text)
+        except ValueError as error:
+            self.parser.error(f"--log-level {error}")
+
+
+def read_seconds(text: str, least: float, most: float) -> float:
+    """Raises ValueError that says what would be right."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value <= most:
+        raise ValueError(f"{text!r} must be a number of seconds from {least:g} to {most:g}")
+    return value
+
+
+def read_log_level(text: str) -> str:
+    """Raises ValueError that says what would be right."""
+    if text not in LEVELS:
+        raise ValueError(f"{text!r} must be {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+    return text

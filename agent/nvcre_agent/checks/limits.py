@@ -89,8 +89,16 @@ def override(path: Path | None) -> None:
 
     The file has the form of limits.yaml and holds only what differs. Raises LimitsError, and what was in use stays so.
     """
-    changed = None if path is None else _built(_merged(_load(), path))
-    _in_use[:] = () if changed is None else (changed,)
+    use(None if path is None else built(path))
+
+
+def built(path: Path) -> Limits:
+    """The shipped limits with the numbers of `path` over them, not in use yet. Raises LimitsError."""
+    return _built(_merged(_load(), path))
+
+
+def use(limits: Limits | None) -> None:
+    _in_use[:] = () if limits is None else (limits,)
 
 
 @cache

@@ -62,6 +62,11 @@ class Tracker:
         """After a restart: what was open stays open until it has been gone for long enough."""
         return cls({finding.key: _Condition(finding, now_s, None, True) for finding in open_findings})
 
+    def forget(self, keys: Iterable[str]) -> Tracker:
+        """As if these had never been seen: what is still so opens anew."""
+        gone = frozenset(keys)
+        return Tracker({key: one for key, one in self._conditions.items() if key not in gone})
+
     def step(
         self,
         said: Iterable[Finding | Undecided],

@@ -146,15 +146,27 @@ class Folding:
                 self._remember_remedy(one, now_s)
         return tuple(changes)
 
-    def set_healthy(self, uuid: str, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
-        """A person vouches for a GPU, or with "" for the whole node. What a check still finds stays open."""
+    def set_healthy(
+        self, ids: Iterable[str], devices: Iterable[str] | None, *, said: str, now_s: float, monotonic_s: float
+    ) -> tuple[tuple[Change, ...], frozenset[str]]:
+        """A person vouches for these incidents and for the past of these devices (UUID or slot; None: the whole node).
+
+        `said` is who and why. What such an incident explained is a fault of its own again, and the keys of findings
+        that are returned may be raised anew by their check.
+        """
         changes: list[Change] = []
-        for one in list(self._open.values()):
-            if not one.finding_key and uuid in ("", one.facts.component.uuid):
-                changes.append(self._recover(one, RecoveredBy.SET_HEALTHY, now_s, monotonic_s))
-                changes += self._let_go(one, now_s, monotonic_s)
-        self._history = self._history.without(uuid) if uuid else History()
-        return tuple(changes)
+        findings: set[str] = set()
+        for one in [self._open[known] for known in dict.fromkeys(ids) if known in self._open]:
+            one.facts = replace(one.facts, message=shortened(f"{said}; it was: {one.facts.message}"))
+            changes.append(self._recover(one, RecoveredBy.SET_HEALTHY, now_s, monotonic_s))
+            changes += self._let_go(one, now_s, monotonic_s)
+            if one.finding_key:
+                findings.add(one.finding_key)
+        if devices is None:
+            self._history = History()
+        for device in devices or ():
+            self._history = self._history.without(device)
+        return tuple(changes), frozenset(findings)
 
     def identify(self, inventory: Inventory, *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         """Who the GPUs are is known now: name those that were known by slot only."""

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import logging
 import os
+import select
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class KernelLog:
         self._wake = asyncio.Event()
         self._watched_fd = -1
         self._growth: FileGrowth | None = None
+        self._reads = 0
         self.counts = KmsgCounts()
         self.blind: str | None = "NotOpened"
 
@@ -117,8 +119,18 @@ class KernelLog:
             await asyncio.sleep(0)
         return False
 
+    @property
+    def last_sequence(self) -> int | None:
+        return self._last_sequence
+
+    @property
+    def progress(self) -> tuple[bool, int]:
+        """Is there something that was not read yet, and how often was read."""
+        return self._has_more(), self._reads
+
     def read_available(self) -> bool:
         """Read one batch; True when there may be more right now."""
+        self._reads += 1
         try:
             match self._kind:
                 case _Kind.DEVICE:
@@ -208,6 +220,15 @@ class KernelLog:
             self._watched_fd = fd
 
     # --- reading
+
+    def _has_more(self) -> bool:
+        if self._fd < 0:
+            return False
+        if self._kind is _Kind.FILE:
+            return os.fstat(self._fd).st_size > self._offset
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _read_device(self) -> bool:
         for _ in range(BATCH):

@@ -66,8 +66,16 @@ def override(path: Path | None) -> None:
     needs only the keys that change, a new number needs class, blame, clears and remedy. Raises CatalogueError, and
     what was in use stays so.
     """
-    changed = None if path is None else _built(_merged(_load("catalogue.yaml"), path))
-    _in_use[:] = () if changed is None else (changed,)
+    use(None if path is None else built(path))
+
+
+def built(path: Path) -> Catalogue:
+    """What `override` would use. Raises CatalogueError."""
+    return _built(_merged(_load("catalogue.yaml"), path))
+
+
+def use(catalogue: Catalogue | None) -> None:
+    _in_use[:] = () if catalogue is None else (catalogue,)
 
 
 @cache

@@ -20,3 +20,29 @@ def test_a_wrong_xid_catalogue_ends_the_start_and_names_file_entry_and_key(comma
     )
     assert done.returncode == 2
     assert f"--xid-catalogue {file}: xid 94: blame must be a text in quotes" in done.stderr
+
+
+def test_help_lists_every_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nvcre_agent", "--help"], capture_output=True, timeout=90, check=True, text=True
+    )
+    for command in [
+        "run",
+        "scan",
+        "kernel-log",
+        "config",
+        "state",
+        "inject",
+        "set-healthy",
+        "release",
+        "resume",
+        "reload",
+    ]:
+        assert f"\n  {command} " in done.stdout
+
+
+def test_an_unknown_command_is_named() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nvcre_agent", "fly"], capture_output=True, timeout=90, check=False, text=True
+    )
+    assert (done.returncode, "no command 'fly'" in done.stderr) == (2, True)

@@ -171,7 +171,7 @@ async def test_nothing_is_lost_or_doubled_when_both_are_killed(site: Site):
     site.kernel_says("NVRM: Xid (PCI:0000:1c:00): 95, pid=7, name=python, Uncontained ECC error")
 
     async def kept_in_the_outbox() -> bool:
-        return sample(await metrics(agent["metrics"]), "nvcre_agent_outbox_events") > 0
+        return sample(await metrics(agent["metrics"]), "nvcre_agent_events_queued") > 0
 
     await eventually(kept_in_the_outbox)
     site.kill("agent")

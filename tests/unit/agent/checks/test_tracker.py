@@ -89,6 +89,13 @@ ANSWERS = st.lists(
 )
 
 
+def test_what_was_forgotten_opens_anew_where_it_still_is() -> None:
+    tracker = Tracker.resume((LOST, LINK), 0)
+    tracker, changes = tracker.forget({LOST.key}).step((LOST, LINK), 1, LIMITS)
+    assert changes == (Opened(LOST),)
+    assert set(tracker.open) == {LOST, LINK}
+
+
 @given(st.lists(st.tuples(st.integers(1, 100), ANSWERS), max_size=30))
 def test_changes_alternate_and_agree_with_what_is_open(steps: list[tuple[int, list[Finding | Undecided]]]) -> None:
     tracker, now_s, open_keys = Tracker(), 0, set()

@@ -271,8 +271,20 @@ def test_40_a_person_may_vouch_for_a_gpu_but_not_against_a_check() -> None:
     node.xid(64, "Row Remapper: failed")
     node.xid(79, BUS_LOST, gpu=1)
     node.finds("gpu_lost", gpu=1)
-    node.folding.set_healthy("", **node.now)
+    ids = [one.id for one in node.folding.open_incidents]
+    node.folding.set_healthy(ids, None, said="set healthy by ada", **node.now)
     assert [(one.check, one.component.uuid) for one in node.open] == [("gpu_lost", "GPU-1")]
+
+
+def test_40_a_finding_that_a_person_vouches_for_is_closed_by_name_and_its_check_may_raise_it_anew() -> None:
+    node = FaultyNode()
+    node.finds("gpu_lost", gpu=1)
+    [one] = node.folding.open_incidents
+    changes, findings = node.folding.set_healthy([one.id, "unknown"], ("GPU-1",), said="set healthy by ada", **node.now)
+    [told] = [change.incident for change in changes]
+    assert (told.recovered_by, told.message.partition("; ")[0]) == (RecoveredBy.SET_HEALTHY, "set healthy by ada")
+    assert findings == {"gpu_lost/GPU-1"}
+    assert node.folding.is_empty
 
 
 # --- 10, 11, 12
