@@ -44,7 +44,7 @@ class Stream:
 
 
 class Coordinator(FleetServicer):
-    """Stores events by (outbox, seq) like NodeHealth's cursor does; `acks` may be switched off."""
+    """Stores events by (outbox, seq) like NodeHealth's cursor does; `acks` and `reading` may be switched off."""
 
     def __init__(self) -> None:
         self.streams: list[Stream] = []
@@ -52,6 +52,8 @@ class Coordinator(FleetServicer):
         self.deliveries: list[int] = []
         self.cursor: dict[str, int] = {}
         self.acks = True
+        self.reading = asyncio.Event()
+        self.reading.set()
         self.heartbeat_s = 0.2
         self.redirect_to: str | None = None
         self.refused = 0
@@ -72,7 +74,7 @@ class Coordinator(FleetServicer):
         self.streams.append(stream)
         self._changed.set()
         try:
-            while isinstance(message := await context.read(), pb.AgentMessage):
+            while await self.reading.wait() and isinstance(message := await context.read(), pb.AgentMessage):
                 stream.received.append(message)
                 if message.WhichOneof("body") == "event_batch":
                     await self._store(stream, message.event_batch)
@@ -110,7 +112,7 @@ class Coordinator(FleetServicer):
 
 @dataclass
 class Server:
-    coordinator: Coordinator
+    coordinator: Any
     server: grpc.aio.Server
     address: str
 
@@ -121,7 +123,7 @@ class Pki:
     certificate: bytes
     key: bytes
 
-    async def serve(self, coordinator: Coordinator, options: Sequence[tuple[str, int]] = ()) -> Server:
+    async def serve(self, coordinator: FleetServicer, options: Sequence[tuple[str, int]] = ()) -> Server:
         server = grpc.aio.server(options=options)
         add_FleetServicer_to_server(coordinator, server)  # type: ignore[no-untyped-call]
         credentials = grpc.ssl_server_credentials([(self.key, self.certificate)])
@@ -173,6 +175,7 @@ class Node:
 
     root: Path
     ca: bytes
+    launcher: tuple[str, ...] = ("-m", "nvcre_agent")
     process: asyncio.subprocess.Process | None = None
 
     @property
@@ -191,7 +194,7 @@ class Node:
             flags += ["--simulate", str(self.root / "driver.json")]
         with (self.root / "agent.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "nvcre_agent", *flags, *extra, stderr=log, env=self._environment()
+                sys.executable, *self.launcher, *flags, *extra, stderr=log, env=self._environment()
             )
         async with asyncio.timeout(PATIENCE_S):
             while not (self.root / "ready.json").exists():
@@ -199,7 +202,8 @@ class Node:
                 await asyncio.sleep(0.02)
 
     def _environment(self) -> dict[str, str]:
-        return {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}", "HOME": str(self.root)}
+        path = f"{self.root / 'bin'}:{os.environ['PATH']}"
+        return {"PATH": path, "HOME": str(self.root), "PYTHONPATH": str(Path(__file__).parents[2])}
 
     def log(self) -> str:
         return (self.root / "agent.log").read_text()

@@ -11,6 +11,7 @@ from nvcre_agent.link import CHANNEL_OPTIONS
 from nvcre_coordinator.fleet.server import OPTIONS
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.nvcre_agent_v1_pb2_grpc import FleetStub
+from support.chaos_proxy import TcpProxy
 
 from .conftest import PATIENCE_S, SERVER_NAME, Coordinator, Pki, Server
 
@@ -23,41 +24,6 @@ FASTER = 60  # a ping each second: gRPC sends no more
 
 def scaled(options: Sequence[tuple[str, int]], *names: str) -> list[tuple[str, int]]:
     return [(name, value // FASTER if name in names else value) for name, value in options]
-
-
-class Way:
-    """TCP between agent and coordinator; frozen, it still acknowledges and says nothing, as a stopped process does."""
-
-    def __init__(self) -> None:
-        self._thawed = asyncio.Event()
-        self._thawed.set()
-
-    def freeze(self) -> None:
-        self._thawed.clear()
-
-    @contextlib.asynccontextmanager
-    async def to(self, address: str) -> AsyncIterator[str]:
-        host, port = address.rsplit(":", 1)
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            there, back = await asyncio.open_connection(host, int(port))
-            tasks.update(
-                (asyncio.create_task(self._pass(reader, back)), asyncio.create_task(self._pass(there, writer)))
-            )
-
-        server = await asyncio.start_server(connected, "127.0.0.1", 0)
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(65536):
-            await self._thawed.wait()
-            writer.write(chunk)
-        writer.close()
 
 
 @pytest.fixture
@@ -91,7 +57,7 @@ async def test_the_coordinator_permits_the_pings_of_an_idle_stream(pki: Pki, coo
 
 
 async def test_a_coordinator_that_is_frozen_is_left(pki: Pki, coordinator: Server) -> None:
-    way = Way()
+    way = TcpProxy()
     async with way.to(coordinator.address) as address, idle_stream(pki, address) as call:
         way.freeze()
         with pytest.raises(grpc.aio.AioRpcError) as left:
