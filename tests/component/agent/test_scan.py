@@ -147,3 +147,29 @@ def test_a_call_that_hangs_is_given_up_and_the_kernel_log_is_still_read(node: No
     node.kernel(2, LOST)
     code, told = report(node, "--nvml-deadline", "2")
     assert (code, told["verdict"], [one["code"] for one in told["incidents"]]) == (1, "Suspect", [79])
+
+
+def test_a_dead_fabric_manager_accuses_the_node_and_no_gpu(node: Node) -> None:
+    node.kernel(1, BOOT, priority=6)
+    (node.root / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0").mkdir(parents=True)
+    code, told = report(node)
+    assert (code, told["verdict"], verdicts(told)) == (1, "Suspect", ["Healthy"] * 8)
+    [incident] = told["incidents"]
+    assert (incident["check"], incident["component"]["kind"], incident["sources"]) == (
+        "fabric_manager",
+        "Fabric",
+        ["host"],
+    )
+
+
+def test_what_takes_time_to_judge_is_told_as_waiting_and_accuses_nobody(node: Node) -> None:
+    node.kernel(1, BOOT, priority=6)
+    node.driver(gpu=3, set={"fabric_state": 2, "nvlinks_down": list(range(18))})
+    node.driver(gpu=5, set={"pcie_generation": 1, "pstate": 0, "utilization_gpu": 99})
+    code, told = report(node)
+    assert (code, told["incidents"]) == (2, [])
+    assert [(one["what"], one["reason"], one["uuid"]) for one in told["notLookedAt"]] == [
+        ("fabric_registration", "Waiting", gpu_uuid(3)),
+        ("pcie_link", "Waiting", gpu_uuid(5)),
+    ]
+    assert "look again" in told["notLookedAt"][0]["message"]
