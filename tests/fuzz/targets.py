@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz import kernel_targets, log_targets, network_targets
+from fuzz import kernel_targets, log_targets, network_targets, nvml_targets
 
 SEEDS = Path(__file__).with_name("seeds")
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -13,6 +13,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     for target in (
         kernel_targets.kernel_log,
         kernel_targets.saved_log,
+        nvml_targets.nvml,
         network_targets.http,
         network_targets.coordinator_messages,
         network_targets.agent_messages,

@@ -61,6 +61,8 @@ _FIELD_MEMBER = {
 
 _MOST_LINKS = 64  # room above pynvml.NVML_NVLINK_MAX_LINKS, which is the newest product at its release
 _MOST_INSTANCES = 64
+_MOST_PROCESSES = 1024  # of one GPU
+_Processes = pynvml.c_nvmlProcessInfo_v3_t * _MOST_PROCESSES
 
 
 def identify(index: int, handle: Any) -> GpuIdentity | Unread:
@@ -112,15 +114,28 @@ def read_device(gpu: GpuIdentity, handle: Any, pstate: Reading, memory: Any) -> 
         "persistence_mode": read(pynvml.nvmlDeviceGetPersistenceMode, handle),
         "mig_mode": mig_mode,
     }
-    processes = read(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    processes = read(nvmlDeviceGetComputeRunningProcesses, handle)
     return GpuSnapshot(
         identity=gpu,
         access=None,
         nvlinks=_nvlinks(handle),
         mig_instances=_mig_instances(handle) if mig_mode == 1 else (),
-        processes=processes if isinstance(processes, Unread) else plausible_pids(int(p.pid) for p in processes),
+        processes=processes if isinstance(processes, Unread) else plausible_pids(processes),
         **plausible_readings(readings),
     )
+
+
+def nvmlDeviceGetComputeRunningProcesses(handle: Any) -> list[int]:
+    """Process ids.  pynvml's own believes any count of the driver and makes room for it: gigabytes, or MemoryError.
+
+    Named as the call, because a call that hangs is told by the name of its function.
+    """
+    function = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetComputeRunningProcesses_v3")
+    count, found = ctypes.c_uint(_MOST_PROCESSES), _Processes()
+    pynvml._nvmlCheckReturn(function(handle, ctypes.byref(count), found))
+    if count.value > _MOST_PROCESSES:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+    return [int(found[at].pid) for at in range(count.value)]
 
 
 def _field_values(handle: Any) -> dict[str, Reading]:

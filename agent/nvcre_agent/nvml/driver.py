@@ -67,6 +67,7 @@ _UNREADABLE = (
     "no GPU can be read ({why}) although none is lost; the agent's container has lost its NVIDIA devices (a systemd"
     " reload takes them away) or never had them: restart the agent's Pod"
 )
+_MOST_HANDLES = 4 * MOST_DEVICES
 _ACCUSING = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
 
@@ -127,13 +128,18 @@ class Driver:
                 silent[index] = identity
                 continue
             fresh[index] = identity
-            self._by_address[address(handle)] = identity
+            self._remember(handle, identity)
         ledger.gpu = -1
         moved = {gpu.uuid for gpu in fresh.values()}
         # An index above the count is gone: the driver drops a dead GPU when it is loaded again.
         kept = {i: gpu for i, gpu in self._known.items() if i in indices and i not in fresh and gpu.uuid not in moved}
         self._known, self._handles = kept | fresh, handles
         self.unidentified = tuple(why for index, why in silent.items() if index not in self._known)
+
+    def _remember(self, handle: Any, identity: GpuIdentity) -> None:
+        self._by_address[address(handle)] = identity
+        if len(self._by_address) > _MOST_HANDLES:
+            del self._by_address[next(iter(self._by_address))]
 
     def _indices(self) -> range:
         """Without a count, which one lost GPU can take from all: those known before, else as far as handles go."""

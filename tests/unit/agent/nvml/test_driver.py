@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pynvml
 import pytest
@@ -191,6 +192,22 @@ def test_a_blank_is_a_failed_reading_and_never_a_value(
     assert {name for name, value in read.items() if value is not Unread.FAILED} <= {
         "clocks_event_reasons", "fabric_health_mask", "temperature_margin_c"}  # fmt: skip
     assert gpu.access is None
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_INSUFFICIENT_SIZE])
+def test_a_count_of_processes_that_cannot_be_is_a_failed_reading(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """pynvml's own call took 3 GB and 80 s for it, or raised MemoryError."""
+
+    def ten_million(_device: object, count: Any, _found: object) -> int:
+        count._obj.value = 10_000_000
+        return code
+
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetComputeRunningProcesses_v3", ten_million, raising=False)
+    gpu = driver.snapshot().gpus[0]
+    assert (gpu.processes, gpu.access) == (Unread.FAILED, None)
 
 
 def test_texts_that_are_no_text_leave_the_identity_that_was_known(
