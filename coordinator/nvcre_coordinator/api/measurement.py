@@ -88,6 +88,27 @@ class PendingInterruption(msgspec.Struct, frozen=True, rename="camel", omit_defa
     reason: str | None = None
 
 
+class PastInterruption(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """`resumed_at`: the first step after it; absent while there is none."""
+
+    at: Moment
+    reason: str
+    lost_work_sec: str
+    step: int | None = None
+    resumed_at: Moment | None = None
+    reschedule_sec: str | None = None
+    resume_sec: str | None = None
+
+
+class StepTime(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The mean of so many `steps` that were logged, up to `step`."""
+
+    step: int
+    step_time_sec: str
+    time: Moment | None = None
+    steps: int = 1
+
+
 class GoodputMeasurementStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """Seconds and ratios are strings with six decimals."""
 
@@ -118,6 +139,8 @@ class GoodputMeasurementStatus(msgspec.Struct, frozen=True, rename="camel", omit
     application_start_time: Moment | None = None
     application_stop_time: Moment | None = None
     pending_interruption: PendingInterruption | None = None
+    interruptions: tuple[PastInterruption, ...] = ()
+    step_times: tuple[StepTime, ...] = ()
     log_gaps: tuple[LogGap, ...] = ()
 
     @property

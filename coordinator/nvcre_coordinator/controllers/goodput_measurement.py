@@ -24,7 +24,7 @@ from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import ConditionType, is_true
 from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.log_profile import LogProfile
-from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus, LogGap
+from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key
 from nvcre_coordinator.controllers.goodput_follower import Drained, GoodputFollower
@@ -32,7 +32,8 @@ from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProf
 from nvcre_coordinator.core import goodput_status
 from nvcre_coordinator.core.conditions import Stamp
 from nvcre_coordinator.core.durations import sample_interval
-from nvcre_coordinator.core.goodput import GoodputState, Interrupted, Rules, Sampled, fold, rules_of
+from nvcre_coordinator.core.goodput import Event, GoodputState, Interrupted, Rules, Sampled, fold, rules_of
+from nvcre_coordinator.core.goodput_history import History, remember
 from nvcre_coordinator.core.job_conclusion import ended_at
 from nvcre_coordinator.core.log_cursor import Position
 from nvcre_coordinator.core.log_gaps import merged
@@ -53,8 +54,12 @@ class Kept(msgspec.Struct, frozen=True):
     """What the annotation holds: the state and, by pod uid, the position behind the lines that are in it."""
 
     state: GoodputState = GoodputState()
+    history: History = History()
     positions: dict[str, Position] = {}
-    gaps: tuple[LogGap, ...] = ()
+
+    def folded(self, event: Event, rules: Rules) -> Kept:
+        state = fold(self.state, event, rules)
+        return msgspec.structs.replace(self, state=state, history=remember(self.history, self.state, event, state))
 
 
 class GoodputMeasurementController:
@@ -129,7 +134,9 @@ class GoodputMeasurementController:
             before = await self._follow(key, job, profile, kept)
             kept = self._sampled(key, kept, rules, before, end)
         if end is None:
-            status = goodput_status.running(measurement.status, kept.state, rules, self._stamp(item), gaps=kept.gaps)
+            status = goodput_status.running(
+                measurement.status, kept.state, rules, self._stamp(item), history=kept.history
+            )
         elif (
             self._read_to_the_end(key) or self._clock() >= self._seen_ended.setdefault(key, self._clock()) + LAST_LINES
         ):
@@ -180,15 +187,15 @@ class GoodputMeasurementController:
         events = _merged(before) + _merged(list(drained.values()))
         if end is not None:
             events = goodput_status.not_after(events, end)
-        state = kept.state
         for event in events:
-            state = fold(state, event, rules)
+            kept = kept.folded(event, rules)
         activity = [one.last_activity for one in drained.values() if one.last_activity is not None]
-        if end is None and (events or state.start_time is not None):
-            state = fold(state, Sampled(self._clock(), max(activity, default=None)), rules)
+        if end is None and (events or kept.state.start_time is not None):
+            kept = kept.folded(Sampled(self._clock(), max(activity, default=None)), rules)
         positions = {uid: one.position for uid, one in drained.items() if one.position is not None}
-        gaps = merged(kept.gaps, tuple(gap for one in (*before, *drained.values()) for gap in one.gaps))
-        return Kept(state, kept.positions | positions, gaps)
+        gaps = tuple(gap for one in (*before, *drained.values()) for gap in one.gaps)
+        history = msgspec.structs.replace(kept.history, gaps=merged(kept.history.gaps, gaps))
+        return msgspec.structs.replace(kept, positions=kept.positions | positions, history=history)
 
     def _read_to_the_end(self, key: Key) -> bool:
         followers = self._followers.get(key, {})
@@ -201,10 +208,10 @@ class GoodputMeasurementController:
             return kept
         await self._unfollow(item.key)
         at = state.last_activity or job.status.last_restart_time or self._clock()
-        state = fold(state, Interrupted(at, WORKLOAD_RESTARTED), rules)
+        kept = kept.folded(Interrupted(at, WORKLOAD_RESTARTED), rules)
         # As the Job's own reset of our status: time before the restart leaves the ratio.
-        state = msgspec.structs.replace(state, start_time=job.status.last_restart_time or self._clock())
-        return Kept(state, gaps=kept.gaps)
+        state = msgspec.structs.replace(kept.state, start_time=job.status.last_restart_time or self._clock())
+        return msgspec.structs.replace(kept, state=state, positions={})
 
     def _final(
         self,
@@ -224,7 +231,7 @@ class GoodputMeasurementController:
                 stamp,
                 ended_at=end,
                 profile=measurement.spec.log_profile_ref,
-                gaps=kept.gaps,
+                history=kept.history,
             )
         exits = [pod.record.exit for pod in self._workers_of(job)]
         finished = [exit_.finished_at for exit_ in exits if exit_ is not None and exit_.finished_at is not None]
@@ -235,7 +242,7 @@ class GoodputMeasurementController:
             stamp,
             ended_at=end,
             container_finished_at=min(finished, default=None),
-            gaps=kept.gaps,
+            history=kept.history,
         )
 
     # Keeping and writing

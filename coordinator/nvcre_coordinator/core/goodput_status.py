@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from nvcre_logs.training import TrainingEvent
@@ -29,23 +30,24 @@ from nvcre_coordinator.core.goodput import (
     fold,
     ratio,
 )
-from nvcre_coordinator.core.log_gaps import Gaps
+from nvcre_coordinator.core.goodput_history import History, remember
 from nvcre_coordinator.core.observed import Measured
 from nvcre_coordinator.core.thresholds import AVG_STEP_TIME, AVG_TFLOPS_PER_GPU, GOODPUT_RATIO
 
+NOTHING = History()
 KEYS = frozenset({GOODPUT_RATIO, AVG_TFLOPS_PER_GPU, AVG_STEP_TIME})
 """Thresholds that a GoodputMeasurement gives values to."""
 
 
 def running(
-    status: GoodputMeasurementStatus, state: GoodputState, rules: Rules, stamp: Stamp, *, gaps: Gaps = ()
+    status: GoodputMeasurementStatus, state: GoodputState, rules: Rules, stamp: Stamp, *, history: History = NOTHING
 ) -> GoodputMeasurementStatus:
     """Provisional figures up to now; Measuring becomes True with the first sample that tells something."""
     if status.complete or state.start_time is None:
         return status
     conditions = measuring(status.conditions, "Reading the logs of the running Job; figures are provisional", stamp)
-    status = msgspec.structs.replace(status, conditions=conditions, log_gaps=gaps)
-    return _with_figures(status, state, rules, stamp.now)
+    figures = _with_figures(status, state, rules, stamp.now)
+    return msgspec.structs.replace(figures, conditions=conditions, **_told(history))
 
 
 def unusable_profile(
@@ -65,7 +67,7 @@ def succeeded(
     *,
     ended_at: datetime,
     profile: str,
-    gaps: Gaps = (),
+    history: History = NOTHING,
 ) -> GoodputMeasurementStatus:
     if status.complete:
         return status
@@ -76,7 +78,7 @@ def succeeded(
         figures = msgspec.structs.replace(figures, result=None)
     else:
         reason, message = Reason.JOB_SUCCEEDED, f"Goodput {figures.result} up to the end of the Job"
-    return _completed(figures, reason, message, stamp, ended_at=ended_at, gaps=gaps)
+    return _completed(figures, reason, message, stamp, ended_at=ended_at, history=history)
 
 
 def failed(
@@ -87,13 +89,15 @@ def failed(
     *,
     ended_at: datetime,
     container_finished_at: datetime | None = None,
-    gaps: Gaps = (),
+    history: History = NOTHING,
 ) -> GoodputMeasurementStatus:
     """The work since the last checkpoint is lost; figures end where the workload did."""
     if status.complete:
         return status
     died_at = min(state.last_activity or container_finished_at or ended_at, ended_at)
-    interrupted = fold(state, Interrupted(died_at, Reason.JOB_FAILED.value), rules)
+    event = Interrupted(died_at, Reason.JOB_FAILED.value)
+    interrupted = fold(state, event, rules)
+    history = remember(history, state, event, interrupted)
     # Figures of the last run stand: the fold has cleared them for a next one, which does not come.
     last = msgspec.structs.replace(
         interrupted,
@@ -108,15 +112,25 @@ def failed(
         prior_non_warmup_time_sec=_text(interrupted.prior_warm_s),
     )
     message = "The Job failed; goodput up to its failure"
-    return _completed(figures, Reason.JOB_FAILED, message, stamp, ended_at=ended_at, gaps=gaps)
+    return _completed(figures, Reason.JOB_FAILED, message, stamp, ended_at=ended_at, history=history)
 
 
 def _completed(
-    figures: GoodputMeasurementStatus, reason: Reason, message: str, stamp: Stamp, *, ended_at: datetime, gaps: Gaps
+    figures: GoodputMeasurementStatus,
+    reason: Reason,
+    message: str,
+    stamp: Stamp,
+    *,
+    ended_at: datetime,
+    history: History,
 ) -> GoodputMeasurementStatus:
-    message += log_gaps.sentence(gaps)
+    message += log_gaps.sentence(history.gaps)
     conditions = not_measuring(figures.conditions, reason, message, stamp, complete=True)
-    return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at), log_gaps=gaps)
+    return msgspec.structs.replace(figures, conditions=conditions, completion_time=second(ended_at), **_told(history))
+
+
+def _told(history: History) -> dict[str, Any]:
+    return {"interruptions": history.interruptions, "step_times": history.steps, "log_gaps": history.gaps}
 
 
 def not_after(events: Iterable[TrainingEvent], ended_at: datetime) -> list[TrainingEvent]:
