@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from enum import Enum
 
 MAX_LAYERS = 8
+_HEAD = 160  # what may stand before the kernel's text
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
@@ -57,13 +58,14 @@ class Line:
     writer: Writer
     text: str
     stamp: Stamp | None = None
+    in_stream: bool = False  # a container printed it
 
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_ANSI = re.compile(r"\^\[\[[\d;]{0,16}m|\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _OCTAL = re.compile(r"#0([0-3][0-7])")  # how rsyslog writes control characters
 _HEXADECIMAL = re.compile(r"\\x([0-9a-fA-F]{2})")  # how the kernel and dmesg write them
 
-_KMSG = re.compile(r"(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;]{0,256};")
+_KMSG = re.compile(r"(?:\d{1,2}\.\d{1,3}[\w.+-]{0,64},)?(\d{1,4}),(\d{1,20}),(\d{1,20}),[^;]{0,256};")
 _PRIORITY = re.compile(r"<(\d{1,3})>(?:1 (?=\d{4}-))?")
 _DECODED = re.compile(r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *\w+ *: *")
 _UPTIME = re.compile(r"\[ {0,16}(\d{1,12}\.\d{1,9})(?: <[^>]{1,24}>)?\] ?")
@@ -73,6 +75,7 @@ _HUMAN = re.compile(
     rf"\[(?:[^\W\d_]{{2,4}}\.? )?{_DATE} (\d\d):(\d\d)(?::(\d\d)(?:\.\d{{1,9}})?)?"
     r"(?: (\d{4}))?(?: <[^>]{1,24}>)?\] ?"
 )
+_BRACKETED_ISO = re.compile(r"\[(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?)\]:? ?")
 _RELATIVE = re.compile(r"\[ {0,16}[+<] {0,16}\d{1,12}\.\d{1,9}>?\] ?")
 _RFC3164 = re.compile(rf"{_DATE}(?: (\d{{4}}))? (\d\d):(\d\d):(\d\d)(?:\.\d{{1,9}})?(?: (\d{{4}}))? ")
 _DAY_TIME = r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)([.,]\d{1,9})?"
@@ -81,15 +84,18 @@ _JOURNAL_FULL = re.compile(rf"[^\W\d_]{{2,4}}\.? {_DAY_TIME} ([A-Z]{{3,5}}|[+-]\
 _UNIX = re.compile(r"(\d{9,10}\.\d{3,9}) ")
 _STREAM = re.compile(r"(?:stdout|stderr) [FP] ")
 _HOST_TAG = re.compile(r"(\S{1,255}) (?:(\w{2,8})\.\w{2,8} )?([\w./@()+-]{1,64})(\[\d{1,10}\])?: ?")
-_HOST_UPTIME = re.compile(r"\S{1,255} (?=\[ {0,16}\d{1,12}\.\d)")
+_HOST_PRINTK = re.compile(r"\S{1,255} (?=\[ {0,16}\d{1,12}\.\d|\d{1,4},\d{1,20},\d{1,20},[^;]{0,256};)")
+_LABELS = re.compile(r'\{[\w.]{1,128}="[^{}]{0,2048}"\} ')  # of a stream in Loki
+_ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#39|#34|apos);")
+_ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&apos;": "'"}
 _DMESG_ISO = re.compile(r":\d\d,\d{6}")  # no other tool writes a comma
 _RFC5424_REST = re.compile(r"(\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) (?:-|(?:\[[^\]]{0,1024}\])+) ?\ufeff?")
 _VMKERNEL_CPU = re.compile(r"cpu\d{1,5}:\d{1,12}(?: opID=\w{1,32})?\)(?:WARNING: |ALERT: )?")
 # What stands before whole lines: a host (pdsh, clush, oc), a file (grep), a pod (kubectl, stern), a login prompt.
 _OUTSIDE = re.compile(
     r"(?:\[pod/[^\]]{1,512}\] ?|[\w./-]{1,256}:(?:\d{1,9}:)? ?"
-    r"|[\w.-]{1,253}(?: [\w.-]{1,253})?? |[\w.-]{1,253} login: )"
-    r"(?=[\[<\d]|[^\W\d_]{3,4}\.? {1,2}\d{1,2} \d\d:)"
+    r"|[\w.-]{1,253}(?: [\w.-]{1,253})?? |[\w.-]{1,253} login: |[\w.-]{1,128} {0,64}\| )"
+    r"(?=[\[<\d]|[^\W\d_]{3,4}\.? {1,2}\d{1,2} \d\d:|kern *: *\w+ *: )"
 )
 _KERNEL_TAG = "kernel: "
 _KERNEL_TAGS = frozenset({"kernel", "vmkernel", "vmkwarning"})
@@ -107,8 +113,10 @@ def looks_like_kernel(text: str) -> bool:
 
 def unwrap(line: str) -> Line:
     """Peel `line`; linear in its length."""
-    if "\x1b" in line:
+    if "\x1b" in line or "^[[" in line:
         line = _ANSI.sub("", line)
+    if "\t" in line[:_HEAD]:
+        line = line[:_HEAD].replace("\t", " ") + line[_HEAD:]
     peeled = _Peeled(line)
     for _ in range(MAX_LAYERS):
         if not peeled.one_layer() or peeled.done or peeled.writer is Writer.PROCESS:
@@ -119,7 +127,9 @@ def unwrap(line: str) -> Line:
     if peeled.escaped is not None and ("#0" in text or "\\x" in text):
         digits = 16 if peeled.escaped is _HEXADECIMAL else 8
         text = peeled.escaped.sub(lambda found: chr(int(found[1], digits)), text)
-    return Line(peeled.writer, text, peeled.stamp)
+    if "&" in text and text.startswith("NVRM: "):  # pasted from a web page
+        text = _ENTITY.sub(lambda found: _ENTITIES[found[0]], text)
+    return Line(peeled.writer, text, peeled.stamp, peeled.in_stream)
 
 
 class _Peeled:
@@ -171,9 +181,12 @@ class _Peeled:
                 self._tag(tag)  # journalctl -o short-monotonic
             return True
         if (found := _HUMAN.match(rest)) is not None:
-            self.done = True
+            self.done = _UPTIME.match(rest, found.end()) is None
             clock = Clock.CALENDAR if found[6] else Clock.YEARLESS
             self._keep(found.end(), Writer.KERNEL, Stamp(found[0].strip("[] "), clock))
+            return True
+        if (found := _BRACKETED_ISO.match(rest)) is not None:
+            self._keep(found.end(), None, Stamp(found[1], Clock.CALENDAR))
             return True
         if (found := _RELATIVE.match(rest) or _CALLER.match(rest)) is not None:
             self._keep(found.end(), Writer.KERNEL, None)
@@ -212,7 +225,8 @@ class _Peeled:
         if (found := _JOURNAL_FULL.match(rest)) is not None:
             self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
             return True
-        if rest.startswith(_KERNEL_TAG) and self.writer is Writer.NOBODY_SAYS and not self.in_stream:
+        unstamped = self.writer is Writer.KERNEL and self.stamp is None
+        if rest.startswith(_KERNEL_TAG) and (self.writer is Writer.NOBODY_SAYS or unstamped) and not self.in_stream:
             self._keep(len(_KERNEL_TAG), Writer.KERNEL, None)
             return True
         return False
@@ -242,7 +256,9 @@ class _Peeled:
             self._keep(0, Writer.PROCESS if stamp.clock is Clock.YEARLESS else None, None)
         elif tag is not None:
             self._tag(tag)
-        elif (host := _HOST_UPTIME.match(rest)) is not None:
+        elif (labels := _LABELS.match(rest)) is not None:
+            self._keep(labels.end(), None, None)
+        elif (host := _HOST_PRINTK.match(rest)) is not None:
             self._keep(host.end(), None, None)
 
     def _structured_syslog(self) -> bool:

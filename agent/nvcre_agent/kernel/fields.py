@@ -1,95 +1,14 @@
-"""Log entries that are named fields instead of a line: the journal's json, export and verbose formats, dmesg --json,
-and the JSON lines of container runtimes and log shippers.
+"""Log entries whose fields stand on lines of their own: the journal's export and verbose formats, JSON over many lines.
 
-Decides which field is the kernel's text and whether the kernel wrote it. Keeps only the few fields it needs.
+Reads the fields and knows where an entry ends; what they say is objects.py's. Keeps only the few fields it needs.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from nvcre_agent.kernel.envelope import Clock, Line, Stamp, Writer, unwrap
-
-MAX_TEXT = 16 * 1024
-_TEXT_KEYS = ("MESSAGE", "message", "msg", "log", "textPayload")
-_WHO_KEYS = ("_TRANSPORT", "SYSLOG_FACILITY", "SYSLOG_IDENTIFIER", "fac", "pri")
-_TIME_KEYS = ("__REALTIME_TIMESTAMP", "time", "@timestamp", "timestamp")
-_KEPT = frozenset((*_TEXT_KEYS, *_WHO_KEYS, *_TIME_KEYS))
-
-
-def json_line(text: str) -> Line | None:
-    """A line that is one JSON object (journalctl -o json, json-sse and json-seq, docker, shippers); else None."""
-    text = text.strip("\x1e ").removeprefix("data: ")
-    if not (text.startswith("{") and text.rstrip().endswith("}")):
-        return None
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
-        return None
-    inner = fields.get("jsonPayload")
-    return entry({**fields, **inner} if isinstance(inner, dict) else fields)
-
-
-def entry(fields: Mapping[str, Any]) -> Line | None:
-    """The line that the fields make; None where none of them is a text."""
-    text = next((said for key in _TEXT_KEYS if (said := _text(fields.get(key))) is not None), None)
-    if text is None:
-        return None
-    stamp = _stamp(fields)
-    writer = _writer(fields)
-    if writer is not Writer.NOBODY_SAYS:
-        return Line(writer, text, stamp)
-    inner = unwrap(text)
-    # What a container printed is a process's word, unless it printed a kernel log.
-    return Line(
-        Writer.PROCESS if inner.writer is Writer.NOBODY_SAYS else inner.writer, inner.text, inner.stamp or stamp
-    )
-
-
-def _text(value: object) -> str | None:
-    if isinstance(value, list):  # the journal's JSON for what is not UTF-8
-        if all(isinstance(one, int) and 0 <= one < 256 for one in value):
-            return bytes(value[:MAX_TEXT]).decode("utf-8", "replace")
-        return None
-    return replaced(value[:MAX_TEXT].rstrip("\n")) if isinstance(value, str) else None
-
-
-def _writer(fields: Mapping[str, Any]) -> Writer:
-    facility = str(fields.get("SYSLOG_FACILITY", "0"))
-    transport, identifier = fields.get("_TRANSPORT"), fields.get("SYSLOG_IDENTIFIER")
-    if transport is not None:
-        return Writer.KERNEL if transport == "kernel" and facility == "0" else Writer.PROCESS
-    if identifier is not None:
-        return Writer.KERNEL if identifier == "kernel" and facility == "0" else Writer.PROCESS
-    if "msg" in fields and ("fac" in fields or "pri" in fields):  # dmesg --json, with and without --decode
-        priority = str(fields.get("pri", "0"))
-        by_number = priority.isdigit() and int(priority) >> 3 != 0
-        return Writer.KERNEL if fields.get("fac", "kern") == "kern" and not by_number else Writer.PROCESS
-    return Writer.NOBODY_SAYS
-
-
-def _stamp(fields: Mapping[str, Any]) -> Stamp | None:
-    value = str(next((fields[key] for key in _TIME_KEYS if key in fields), ""))[:64]
-    if "__REALTIME_TIMESTAMP" in fields and value.isdecimal():
-        at = datetime.fromtimestamp(min(int(value[:17]) / 1e6, 2e11), UTC)
-        return Stamp(f"{at:%Y-%m-%dT%H:%M:%S}Z", Clock.CALENDAR)
-    if re.fullmatch(r" *\d{1,12}\.\d{1,9}", value):
-        return Stamp(value.strip(), Clock.UPTIME)
-    return unwrap(f"{value} ").stamp if value else None
-
-
-def replaced(text: str) -> str:
-    """Text that was decoded with surrogateescape, or came from JSON, with replacement characters for what is none."""
-    if text.isascii():
-        return text
-    try:
-        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    except UnicodeEncodeError:  # half a pair, which only JSON escapes can spell
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+from nvcre_agent.kernel.envelope import Line
+from nvcre_agent.kernel.objects import MAX_TEXT, NAMES, TEXTS, entries, name_of, replaced
 
 
 class FieldBlock:
@@ -104,6 +23,7 @@ class FieldBlock:
     _BINARY = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
     _JSON_FIELD = re.compile(r'\s*"([\w@.-]{1,64})"\s*:\s*(.+?),?\s*', re.DOTALL)
     _OPENS = ("{", "[", "[{", "},{", '"dmesg": [')
+    _EXPORT = re.compile(r"(?:__?[A-Z][A-Z0-9_]{1,62}|PRIORITY|MESSAGE|SYSLOG_[A-Z]{1,32})=")
 
     def __init__(self, number: int, line: str) -> None:
         self._fields: dict[str, Any] = {}
@@ -122,14 +42,10 @@ class FieldBlock:
 
     @classmethod
     def begins(cls, line: str) -> bool:
-        return (
-            line.startswith(("__CURSOR=", "__REALTIME_TIMESTAMP="))
-            or line.strip() in cls._OPENS
-            or (cls._HEAD.match(line) is not None)
-        )
+        return cls._EXPORT.match(line) is not None or line.strip() in cls._OPENS or (cls._HEAD.match(line) is not None)
 
-    def entry(self) -> Line | None:
-        return entry(self._fields)
+    def entries(self) -> list[Line]:
+        return entries(self._fields)
 
     def feed(self, number: int, raw: str) -> bool:
         if self._json:
@@ -167,7 +83,7 @@ class FieldBlock:
         if (found := self._JSON_FIELD.fullmatch(line)) is None:
             self.complete = True
             return False
-        if found[1] in _KEPT:
+        if name_of(found[1]) in NAMES:
             try:
                 self._keep(number, found[1], json.loads(found[2]))
             except (ValueError, RecursionError):
@@ -193,8 +109,8 @@ class FieldBlock:
             self._binary_key = ""
 
     def _keep(self, number: int, key: str, value: object) -> None:
-        if key not in _KEPT:
+        if name_of(key) not in NAMES:
             return
-        if key in _TEXT_KEYS:
+        if name_of(key) in TEXTS:
             self.number = number
         self._fields[key] = replaced(value[:MAX_TEXT]) if isinstance(value, str) else value

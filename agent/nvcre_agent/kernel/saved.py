@@ -8,16 +8,20 @@ dmesg -t). In any other file it is the rest of the entry before it, which is how
 lines; with a time of its own it is a container's.
 """
 
+import bz2
 import gzip
 import io
+import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TextIO, cast
 
+from nvcre_agent.kernel import columns
 from nvcre_agent.kernel.envelope import Line, Stamp, Writer, unwrap
-from nvcre_agent.kernel.fields import FieldBlock, json_line, replaced
+from nvcre_agent.kernel.fields import FieldBlock
+from nvcre_agent.kernel.objects import object_line, replaced
 from nvcre_agent.kernel.parsers import DRIVER
 
 MAX_LINE = 64 * 1024
@@ -25,9 +29,19 @@ MAX_GLUED = 16
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$", re.DOTALL)
 # Consoles lose line ends: the next line of the kernel inside one of the driver's.
 _GLUED = re.compile(r"(?=\[ {0,16}\d{1,12}\.\d{6}\] (?:NVRM|nvidia-nvswitch\d{1,3}): )")
+_RUNTIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP]) ")
+_OBJECT = frozenset("{[\x1e") | frozenset("dtlmn")  # also of "data: {", and of the first word of logfmt
 _RECORD = re.compile(r"\d{1,4},\d{1,20},\d")  # of /dev/kmsg
 # A file that was cut at its head begins inside a prefix.
 _CUT_HEAD = re.compile(r"[^\[\"'=]{0,64}?(?:\d\] |kernel: (?:\[ {0,16}\d{1,12}\.\d{1,9}\] )?)")
+
+
+_PACKED: dict[bytes, Callable[[BinaryIO], object]] = {
+    b"\x1f\x8b": lambda packed: gzip.GzipFile(fileobj=packed),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\0": lzma.LZMAFile,
+}
+_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +75,17 @@ class SavedLog:
         self.counts = Counts()
         self._structured = False
         self._after_kmsg = False
+        self._indented = False
         self._block: FieldBlock | None = None
+        self._parts: dict[str, tuple[int, str]] = {}  # stdout and stderr of a container: what waits for its end
 
     def __iter__(self) -> Iterator[Entry]:
         for number, raw in self._lines():
             yield from self._entries(number, raw)
         if self._block is not None:
             yield from self._end_of_block()
+        for number, line in self._parts.values():  # cut before its end
+            yield from self._line(number, line)
 
     def _lines(self) -> Iterator[tuple[int, str]]:
         counts = self.counts
@@ -81,7 +99,7 @@ class SavedLog:
                     counts.cut += 1
                     while (rest := self._text.readline(MAX_LINE)) and not rest.endswith("\n"):
                         pass
-            except (OSError, EOFError, zlib.error) as error:
+            except _DAMAGED as error:
                 counts.damage = str(error)
                 return
             yield counts.lines, raw.removesuffix("\n")
@@ -102,8 +120,25 @@ class SavedLog:
             self._block = FieldBlock(number, line)
             self.counts.fields += 1
             return
-        if line[0] in "{\x1ed" and (said := json_line(line)) is not None:
-            yield self._counted(number, said)
+        if (whole := self._unsplit(number, line)) is not None:
+            yield from self._line(*whole)
+
+    def _unsplit(self, number: int, line: str) -> tuple[int, str] | None:
+        """(number, line), put together where a container runtime split it; None while a part is missing."""
+        if (found := _RUNTIME.match(line)) is None:
+            return number, line
+        begun, head = self._parts.pop(found[1], (number, ""))
+        line = f"{head}{line[found.end() :]}" if head else line
+        if found[2] == "F":
+            return begun, line
+        self._parts[found[1]] = begun, line[:MAX_LINE].replace(f" {found[1]} P ", f" {found[1]} F ", 1)
+        self.counts.fields += 1
+        return None
+
+    def _line(self, number: int, line: str) -> Iterator[Entry]:
+        if line[0] in _OBJECT and (found := object_line(line)) is not None:
+            for one in found:
+                yield self._counted(number, one)
             return
         yield from self._plain(number, line)
 
@@ -111,8 +146,11 @@ class SavedLog:
         if self._after_kmsg and line.startswith(" "):
             self.counts.fields += 1  # KEY=VALUE tags of a /dev/kmsg record
             return
-        said = unwrap(line)
-        if said.writer is Writer.KERNEL and said.text.startswith(DRIVER) and _GLUED.search(said.text) is not None:
+        said = unwrap(self._unindented(line))
+        if said.writer is not Writer.KERNEL and (inside := self._inside(line, said)) is not None:
+            for one in inside:
+                yield self._counted(number, one)
+        elif said.writer is Writer.KERNEL and said.text.startswith(DRIVER) and _GLUED.search(said.text) is not None:
             first, *others = _GLUED.split(said.text, MAX_GLUED)
             yield self._counted(number, replace(said, text=first))
             for other in others:
@@ -130,10 +168,29 @@ class SavedLog:
         else:
             yield self._counted(number, replace(said, writer=Writer.PROCESS))
 
+    def _unindented(self, line: str) -> str:
+        """Where the first kernel line is indented (a quote, salt's output) the whole file is."""
+        if not line[0].isspace() or (self._structured and not self._indented):
+            return line
+        stripped = line.strip()
+        self._indented = self._indented or unwrap(stripped).writer is Writer.KERNEL
+        return stripped if self._indented else line
+
+    @staticmethod
+    def _inside(line: str, said: Line) -> list[Line] | None:
+        """The entries that stand as an object or in a row inside a line of nobody's."""
+        if said.in_stream or said.writer is Writer.NOBODY_SAYS:
+            if (found := object_line(said.text)) is not None:
+                return [replace(one, stamp=one.stamp or said.stamp) for one in found]
+            if (cells := columns.row(line)) is not None:
+                return [cells]
+        return None
+
     def _end_of_block(self) -> Iterator[Entry]:
         block, self._block = self._block, None
-        if block is not None and (said := block.entry()) is not None:
-            yield self._counted(block.number, said)
+        if block is not None:
+            for said in block.entries():
+                yield self._counted(block.number, said)
 
     def _counted(self, number: int, said: Line) -> Entry:
         self._structured = True
@@ -148,15 +205,17 @@ class SavedLog:
 
 
 def _decoded(stream: BinaryIO) -> TextIO:
-    """As text: gzip is unpacked, a byte order mark tells the encoding, else UTF-8 with bytes kept as surrogates."""
+    """As text: unpacked; a byte order mark tells the encoding, else UTF-8 with bytes kept as surrogates."""
     buffered = io.BufferedReader(cast("io.RawIOBase", stream))  # anything with readinto: a file, or bytes in memory
-    head = buffered.peek(4)
-    if head.startswith(b"\x1f\x8b"):
-        buffered = io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=buffered)))
-        try:
-            head = buffered.peek(4)
-        except (OSError, EOFError, zlib.error):
-            head = b""  # reading will say it
+    head = buffered.peek(8)
+    for magic, unpack in _PACKED.items():
+        if head.startswith(magic):
+            buffered = io.BufferedReader(cast("io.RawIOBase", unpack(buffered)))
+            try:
+                head = buffered.peek(4)
+            except _DAMAGED:
+                head = b""  # reading will say it
+            break
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return io.TextIOWrapper(buffered, encoding="utf-16", errors="replace", newline=None)
     return io.TextIOWrapper(buffered, encoding="utf-8-sig", errors="surrogateescape", newline=None)
