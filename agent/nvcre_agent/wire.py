@@ -21,11 +21,14 @@ _CHANGE = {member: pb.EventKind.Value(f"EVENT_KIND_{member.name}") for member in
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _MAX_UINT32 = 2**32 - 1
+# The coordinator refuses a message with any other time, and a node whose clock battery is empty starts in 1970: what it
+# has to say matters more than when, and the coordinator corrects by how far the heartbeats are off.
+_EARLIEST_S, _LATEST_S = 946_684_800.0, 7_258_118_399.0  # 2000-01-01 to 2199-12-31
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """Unix seconds to a Timestamp; what is before 1970 or beyond its range is cut to it."""
-    whole, part = divmod(min(max(seconds, 0.0), 253402300799.0), 1.0)
+    """Unix seconds to a Timestamp, cut to what the coordinator takes."""
+    whole, part = divmod(min(max(seconds, _EARLIEST_S), _LATEST_S), 1.0)
     return Timestamp(seconds=int(whole), nanos=min(round(part * 1e9), 999_999_999))
 
 

@@ -70,16 +70,17 @@ class TcpProxy:
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """Of each acknowledgement; a delay of up to `delay_s` lets others overtake it."""
+    """Of each acknowledgement; a delay of up to `delay_s` lets others overtake it. `forgotten`: no Welcome has any."""
 
     lost: float = 0.0
     repeated: float = 0.0
     delay_s: float = 0.0
+    forgotten: bool = False
 
 
 class AckChaos(FleetServicer):
     def __init__(self, address: str, ca: bytes, server_name: str, *, seed: int) -> None:
-        self._address = address
+        self.address = address  # may change between two streams
         self._credentials = grpc.ssl_channel_credentials(ca)
         self._options = [("grpc.ssl_target_name_override", server_name), ("grpc.default_authority", server_name)]
         self._options += [("grpc.use_local_subchannel_pool", 1)]  # type: ignore[list-item]
@@ -89,7 +90,7 @@ class AckChaos(FleetServicer):
 
     async def Connect(self, request_iterator: Any, context: Any) -> None:
         metadata = [pair for pair in context.invocation_metadata() if pair[0] == "authorization"]
-        async with grpc.aio.secure_channel(self._address, self._credentials, options=self._options) as channel:
+        async with grpc.aio.secure_channel(self.address, self._credentials, options=self._options) as channel:
             call = FleetStub(channel).Connect(metadata=metadata)  # type: ignore[no-untyped-call]
             tasks = {asyncio.create_task(_hand_on(context, call))}
             writing, last = asyncio.Lock(), 0
@@ -107,6 +108,8 @@ class AckChaos(FleetServicer):
                     for delay_s in self._fate() if message.WhichOneof("body") == "ack" else ():
                         tasks.add(asyncio.create_task(later(delay_s, message)))
                     if message.WhichOneof("body") != "ack":
+                        if self.odds.forgotten and message.HasField("welcome"):
+                            message.welcome.cursor = 0
                         async with writing:
                             await context.write(message)
             except grpc.aio.AioRpcError as error:

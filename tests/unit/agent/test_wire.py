@@ -4,6 +4,7 @@ import pytest
 from nvcre_agent import __version__, wire
 from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, shortened
+from nvcre_coordinator.fleet.wire import moment
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 
@@ -60,7 +61,7 @@ def test_no_event_carries_the_unspecified_word() -> None:
 
 def test_times_and_numbers_out_of_range_are_cut_not_raised() -> None:
     message = wire.incident(incident(first_seen_s=-5.0, code=2**40, pid=2**40))
-    assert (message.first_seen.seconds, message.code, message.pid) == (0, 2**32 - 1, 2**32 - 1)
+    assert (message.first_seen.seconds, message.code, message.pid) == (946_684_800, 2**32 - 1, 2**32 - 1)
 
 
 @pytest.mark.parametrize("text", ["short", "ä" * 300, "x" * 1000, "\ud800broken"])
@@ -72,3 +73,9 @@ def test_the_version_is_the_distribution_s() -> None:
     from importlib.metadata import version
 
     assert version("nvcre") == __version__
+
+
+@pytest.mark.parametrize("clock_s", [0.0, 1e12, float(2**62)])
+def test_35_no_wall_clock_is_so_wrong_that_the_coordinator_refuses_its_times(clock_s: float) -> None:
+    stamp = wire.timestamp(clock_s)
+    assert moment(stamp, "event.time").year in (2000, 2199)
