@@ -67,6 +67,7 @@ class Reason(StrEnum):
     # events only
     MEASUREMENT_CREATION_ERROR = "MeasurementCreationError"
     LATE_EVIDENCE = "LateHardwareEvidence"
+    APPLICATION_ERROR = "ApplicationError"
     DETECTOR_ERROR = "DetectorError"
 
 

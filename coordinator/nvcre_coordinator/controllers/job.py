@@ -29,11 +29,13 @@ from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core import job_lifecycle, restart
 from nvcre_coordinator.core.conditions import flips
-from nvcre_coordinator.core.health_verdicts import evidence, late_incidents
+from nvcre_coordinator.core.health_verdicts import application_errors, evidence, late_incidents
+from nvcre_coordinator.core.incidents import Incident
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import Action
+from nvcre_coordinator.core.occupants import short_workload
 from nvcre_coordinator.detectors import Blindness
 from nvcre_coordinator.detectors.agent import AgentDetector
 from nvcre_coordinator.detectors.cel import CelDetector
@@ -317,20 +319,27 @@ class JobController:
             return
         for key in self._jobs_on.get(new.node, ()):
             self._enqueue(key)
-            self._tell_late(key, new)
+            self._tell(key, new)
 
-    def _tell_late(self, key: Key, health: NodeHealth) -> None:
-        """Evidence beyond the run's window: an Event that names the Job, never a blame."""
+    def _tell(self, key: Key, health: NodeHealth) -> None:
+        """What hit the Job's own processes, and evidence beyond the run's window: Events, never a blame."""
         job = self._current(key)
         window = self._observer.window(job.view) if job is not None and job.view is not None else None
         if job is None or window is None:
             return
         for incident in late_incidents(health, window):
-            mark = (str(job.raw["metadata"].get("uid")), incident.id)
-            if mark not in self._told:
-                self._told.add(mark)
-                note = f"after the end of the run, node {health.node}: {evidence(incident).message}"
-                self._events.record(job.raw, type="Warning", reason=Reason.LATE_EVIDENCE, note=note)
+            note = f"after the end of the run, node {health.node}: {evidence(incident).message}"
+            self._tell_once(job.raw, incident, Reason.LATE_EVIDENCE, note)
+        for incident in application_errors(health, window, short_workload(*key)):
+            process = f" (process {incident.pid}{f', {incident.process}' if incident.process else ''})"
+            note = f"node {health.node}: {evidence(incident).message}{process if incident.pid else ''}; not its fault"
+            self._tell_once(job.raw, incident, Reason.APPLICATION_ERROR, note)
+
+    def _tell_once(self, job: dict[str, Any], incident: Incident, reason: Reason, note: str) -> None:
+        mark = (str(job["metadata"].get("uid")), incident.id)
+        if mark not in self._told:
+            self._told.add(mark)
+            self._events.record(job, type="Warning", reason=reason, note=note)
 
     def _measurement_changed(self, old: Cached[Any] | None, new: Cached[Any] | None) -> None:
         item = new or old

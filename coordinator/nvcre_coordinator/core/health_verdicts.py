@@ -7,7 +7,7 @@ application faults and unknown codes are shown and never blame (DESIGN 6.1).
 
 from __future__ import annotations
 
-from nvcre_protos.vocabulary import ComponentKind, IncidentKind
+from nvcre_protos.vocabulary import ComponentKind, FaultClass, IncidentKind
 
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.escalation import is_fault
@@ -37,6 +37,18 @@ def blamed_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, .
 def late_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
     """Those that count but opened after the window closed: told by an Event, never blamed on the run."""
     return tuple(incident for incident in health.open if is_fault(incident) and window.too_late(incident.first_seen))
+
+
+def application_errors(health: NodeHealth, window: RunWindow, workload: str) -> tuple[Incident, ...]:
+    """What hit the processes of this Job ("namespace/name"): told to it by an Event, and nobody is blamed."""
+    return tuple(
+        incident
+        for incident in (*health.open, *health.closed)
+        if incident.fault_class is FaultClass.APPLICATION
+        and incident.workload.partition("#")[0] == workload
+        and not incident.injected
+        and window.covers(incident.first_seen, incident.recovered_at)
+    )
 
 
 def failed_node(node: str, incidents: tuple[Incident, ...]) -> FailedNode:

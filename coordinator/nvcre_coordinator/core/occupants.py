@@ -28,7 +28,12 @@ def program_of(pod: Pod) -> str:
 
 def workload_of(namespace: str, job: str, program: str) -> str:
     """ "namespace/name#fingerprint"; the fingerprint is never cut off."""
-    return f"{namespace}/{job[:MOST_NAME]}#{program}"
+    return f"{short_workload(namespace, job)}#{program}"
+
+
+def short_workload(namespace: str, job: str) -> str:
+    """What stands before the "#"."""
+    return f"{namespace}/{job[:MOST_NAME]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,12 @@ def _slow_entry(
     node: str, slow: list[ProbeResult], health: NodeHealth | None, violation: str, now: datetime
 ) -> FailedNode:
     first = slow[0]
-    suspect = next((incident for incident in health.open if incident.component is not None), None) if health else None
+    suspects = [
+        incident
+        for incident in (health.open if health is not None else ())  # the worst first
+        if incident.component is not None and not incident.injected and not incident.during_maintenance
+    ]
+    suspect = suspects[0] if suspects else None
     facts = [
         Evidence(
             source="probe",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from nvcre_kube.client import ApiError
-from nvcre_kube.resources import JOBS, NODE_HEALTHS, PODS
+from nvcre_kube.resources import EVENTS, JOBS, NODE_HEALTHS, PODS
 from support.eventually import eventually
 from support.fleet import NAMESPACE, Fleet, RealAgent, fleet, gpu_pci
 
@@ -124,6 +124,23 @@ async def test_05_the_same_error_of_two_jobs_makes_the_gpu_suspect_and_blames_it
     assert f"{NAMESPACE}/bench" in status["message"]
     assert status["badGPUs"] == "2"
     assert await failed_nodes(site, "bench") == []
+
+
+async def test_07_a_contained_memory_error_is_told_to_the_job_and_the_node_stays_schedulable(site: Fleet) -> None:
+    agent = await start(site, "contained")
+    await site.run_job("contained", ["contained"])
+    agent.kernel(1, xid(2, "94, pid=1000007, name=python, Contained: SM (0x1). RST: No, D-RST: No"))
+
+    async def told() -> list[str]:
+        events = await site.client.list(EVENTS, NAMESPACE)
+        notes = [event["message"] for event in events if event["reason"] == "ApplicationError"]
+        return [note for note in notes if "node contained: Xid 94" in note]
+
+    (note,) = await eventually(told, what="an Event for the Job", within_s=WITHIN_S)
+    assert note.endswith("(process 1000007, python); not its fault")
+    status = await verdict(site, "contained", "Healthy")
+    assert xids(status, 94)[0]["workload"].startswith(f"{NAMESPACE}/contained#")
+    assert await failed_nodes(site, "contained") == []
 
 
 async def test_20_47_what_a_process_wrote_into_the_kernel_log_is_shown_and_blames_nobody(site: Fleet) -> None:
