@@ -143,7 +143,7 @@ async def test_07_a_contained_memory_error_is_told_to_the_job_and_the_node_stays
     assert await failed_nodes(site, "contained") == []
 
 
-async def test_20_47_what_a_process_wrote_into_the_kernel_log_is_shown_and_blames_nobody(site: Fleet) -> None:
+async def test_20_43_47_what_a_process_wrote_into_the_kernel_log_is_shown_and_blames_nobody(site: Fleet) -> None:
     agent = await start(site, "tested")
     await site.run_job("tested", ["tested"])
     microseconds = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000

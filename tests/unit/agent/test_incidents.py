@@ -182,7 +182,7 @@ def test_an_effect_is_never_hidden_below_a_root_that_accuses_less() -> None:
     assert {incident.code: incident.blame for incident in node.open} == {63: Blame.NO, 48: Blame.YES}
 
 
-def test_45_without_its_cause_says_what_the_cause_was() -> None:
+def test_an_xid_45_without_its_cause_says_what_the_cause_was() -> None:
     node = Node()
     node.xid(45, "Ch 1 caused by previous Xid 149")
     assert node.only().caused_by == 149

@@ -118,7 +118,7 @@ ENDED_LOG = (
 )
 
 
-def test_32_a_running_measurement() -> None:
+def test_case_32_a_running_measurement() -> None:
     log = (
         start("18:00:00")
         + step("18:00:05.123456789", 100, 1.234, 36.27)
@@ -137,7 +137,7 @@ def test_32_a_running_measurement() -> None:
     assert status.start_time == at("18:00:30")
 
 
-def test_33_a_job_that_had_succeeded_before_it_was_sampled() -> None:
+def test_case_33_a_job_that_had_succeeded_before_it_was_sampled() -> None:
     state = folded(GoodputState(), events(ENDED_LOG, NEMO))
     status = goodput_status.succeeded(
         GoodputMeasurementStatus(), state, Rules(), stamp(), ended_at=at("10:05:00"), profile="nemo"
@@ -154,7 +154,7 @@ def test_33_a_job_that_had_succeeded_before_it_was_sampled() -> None:
     assert again == status
 
 
-def test_34_the_same_log_of_a_job_that_failed() -> None:
+def test_case_34_the_same_log_of_a_job_that_failed() -> None:
     state = folded(GoodputState(), events(ENDED_LOG, NEMO))
     status = goodput_status.failed(GoodputMeasurementStatus(), state, Rules(), stamp(), ended_at=at("10:05:00"))
     assert (status.interruption_count, status.lost_work_time_sec, status.result) == (1, "180.000000", "0.332203")
@@ -173,7 +173,7 @@ def test_34_the_same_log_of_a_job_that_failed() -> None:
     assert goodput_status.running(status, more, Rules(), stamp("13:00:00")) is status
 
 
-def test_34_a_run_that_was_sampled_ended_when_it_was_last_seen_alive() -> None:
+def test_case_34_a_run_that_was_sampled_ended_when_it_was_last_seen_alive() -> None:
     state = folded(GoodputState(), [*events(ENDED_LOG, NEMO), Sampled(at("10:00:06"), at("10:03:00"))])
     status = goodput_status.failed(GoodputMeasurementStatus(), state, Rules(), stamp(), ended_at=at("10:05:00"))
     assert status.lost_work_time_sec == "60.000000"
@@ -189,7 +189,7 @@ def test_34_a_run_that_was_sampled_ended_when_it_was_last_seen_alive() -> None:
     assert by_container.lost_work_time_sec == "120.000000"
 
 
-def test_35_a_success_of_which_nothing_could_be_read() -> None:
+def test_case_35_a_success_of_which_nothing_could_be_read() -> None:
     status = goodput_status.succeeded(
         GoodputMeasurementStatus(), GoodputState(), Rules(), stamp(), ended_at=at("10:05:00"), profile="mine"
     )
@@ -199,7 +199,7 @@ def test_35_a_success_of_which_nothing_could_be_read() -> None:
     assert (status.training_time_sec, status.lost_work_time_sec, status.result) == ("0.000000", "0.000000", None)
 
 
-def test_36_a_failure_of_which_nothing_could_be_read() -> None:
+def test_case_36_a_failure_of_which_nothing_could_be_read() -> None:
     status = goodput_status.failed(
         GoodputMeasurementStatus(), GoodputState(), Rules(), stamp(), ended_at=at("10:05:00")
     )
@@ -210,7 +210,7 @@ def test_36_a_failure_of_which_nothing_could_be_read() -> None:
     assert (pending.reason, pending.t_ch, pending.checkpoint_step) == ("JobFailed", "0.000000", None)
 
 
-def test_37_a_restart_that_was_noticed_late() -> None:
+def test_case_37_a_restart_that_was_noticed_late() -> None:
     before = GoodputMeasurementStatus(
         current_step=200,
         highest_step=200,
@@ -230,7 +230,7 @@ def test_37_a_restart_that_was_noticed_late() -> None:
     assert status.pending_interruption is None
 
 
-def test_38_a_coordinator_that_began_anew_in_the_middle_of_an_interruption() -> None:
+def test_case_38_a_coordinator_that_began_anew_in_the_middle_of_an_interruption() -> None:
     before = GoodputMeasurementStatus(
         current_step=200,
         highest_step=200,
@@ -268,7 +268,7 @@ def test_38_a_coordinator_that_began_anew_in_the_middle_of_an_interruption() -> 
         ((100, 0, 0, 0, 0), 1.0),
     ],
 )
-def test_39_the_formula(times: tuple[float, ...], expected: float) -> None:
+def test_case_39_the_formula(times: tuple[float, ...], expected: float) -> None:
     training_s, lost_s, reschedule_s, resume_s, save_s = times
     found = ratio(training_s=training_s, lost_s=lost_s, reschedule_s=reschedule_s, resume_s=resume_s, save_s=save_s)
     assert found == pytest.approx(expected, abs=5e-7)
@@ -281,7 +281,7 @@ def megatron(iteration: int, ms: float, time: str = "16:03:52") -> str:
     )
 
 
-def test_40_steps_between_two_logged_ones_are_dropped() -> None:
+def test_case_40_steps_between_two_logged_ones_are_dropped() -> None:
     spec = built_in("megatron-training")
     log = megatron(1, 184600.0) + megatron(10, 49394.8) + "".join(megatron(10 * n, 34356.5) for n in range(2, 7))
     found = events(log, spec)
@@ -291,7 +291,7 @@ def test_40_steps_between_two_logged_ones_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2])
-def test_41_a_checkpoint_that_is_saved_in_the_background(cut: int) -> None:
+def test_case_41_a_checkpoint_that_is_saved_in_the_background(cut: int) -> None:
     spec = built_in("megatron-training")
     lines = [
         "[2026-02-05 17:07:36.379347] saving checkpoint at iteration     100 to /ckpt in torch_dist format\n",
@@ -307,7 +307,7 @@ def test_41_a_checkpoint_that_is_saved_in_the_background(cut: int) -> None:
     assert (state.checkpoint.step, state.checkpoint.time) == (100, at("17:07:36.379347"))
 
 
-def test_42_warmup_begins_again_after_a_restore() -> None:
+def test_case_42_warmup_begins_again_after_a_restore() -> None:
     rules = Rules(warmup_steps=1)
     log = (
         start("10:00:00")
@@ -324,14 +324,14 @@ def test_42_warmup_begins_again_after_a_restore() -> None:
     assert in_place.run.window[-1].is_warmup
 
 
-def test_42_what_a_framework_says_again_begins_no_warmup() -> None:
+def test_case_42_what_a_framework_says_again_begins_no_warmup() -> None:
     log = start("10:00:00") + step("10:00:05", 100, 9) + start("10:00:06") + step("10:00:07", 101, 1)
     state = folded(GoodputState(), events(log, NEMO), Rules(warmup_steps=1))
     assert [one.is_warmup for one in state.run.window] == [True, False]
     assert state.run.application_start == at("10:00:00")
 
 
-def test_43_the_start_of_one_pod_and_the_steps_of_another_in_either_order() -> None:
+def test_case_43_the_start_of_one_pod_and_the_steps_of_another_in_either_order() -> None:
     found = events(ENDED_LOG, NEMO)
     lifecycle = [event for event in found if event.kind is not Kind.STEP]
     steps = [event for event in found if event.kind is Kind.STEP]
@@ -348,7 +348,7 @@ def test_43_the_start_of_one_pod_and_the_steps_of_another_in_either_order() -> N
     ("captured", "unit", "seconds"),
     [("1500", "ms", 1.5), ("2500000", "us", 2.5), ("3", None, 3.0), ("1.5e3", "ms", 1.5)],
 )
-def test_44_units(captured: str, unit: str | None, seconds: float) -> None:
+def test_case_44_units(captured: str, unit: str | None, seconds: float) -> None:
     pattern = {
         "regex": "step (?P<globalStep>[0-9]+) took (?P<stepTiming>[^ ]+)",
         "units": {"stepTiming": unit} if unit else {},
@@ -367,7 +367,7 @@ def test_44_units(captured: str, unit: str | None, seconds: float) -> None:
         ("2026-02-35T10:00:00Z ", None),
     ],
 )
-def test_44_the_kubelet_s_time(prefix: str, time: datetime | None) -> None:
+def test_case_44_the_kubelet_s_time(prefix: str, time: datetime | None) -> None:
     (event,) = events(f"{prefix}step 1\n", spec_of(NO_TIMING))
     assert event.time == time
 
