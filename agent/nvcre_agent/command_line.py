@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nvcre_protos.flags import Flags
 
+from nvcre_agent.checks import limits
 from nvcre_agent.control_client import DEFAULT_SOCKET
 from nvcre_agent.xid import catalogue
 
@@ -36,6 +37,10 @@ def add_xid_catalogue(flags: Flags) -> None:
     flags.add("xid-catalogue", "YAML file whose entries override those of the Xid catalogue, by number", metavar="FILE")
 
 
+def add_limits(flags: Flags) -> None:
+    flags.add("limits", "YAML file whose numbers override the limits of the checks, by check and key", metavar="FILE")
+
+
 def add_control_socket(flags: Flags) -> None:
     flags.add("control-socket", "Unix socket of the running agent", DEFAULT_SOCKET, "FILE")
 
@@ -46,6 +51,14 @@ def use_xid_catalogue(parser: ArgumentParser, file: str | None) -> None:
         catalogue.override(Path(file) if file else None)
     except catalogue.CatalogueError as error:
         parser.error(f"--xid-catalogue {error}")
+
+
+def use_limits(parser: ArgumentParser, file: str | None) -> None:
+    """A file that cannot be used ends the process with code 2."""
+    try:
+        limits.override(Path(file) if file else None)
+    except limits.LimitsError as error:
+        parser.error(f"--limits {error}")
 
 
 def printable(text: str) -> str:

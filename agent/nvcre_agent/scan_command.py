@@ -16,7 +16,7 @@ from typing import Any
 from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import log_to_stderr
 
-from nvcre_agent.command_line import add_xid_catalogue, printable, use_xid_catalogue
+from nvcre_agent.command_line import add_limits, add_xid_catalogue, printable, use_limits, use_xid_catalogue
 from nvcre_agent.host.reading import host_reader
 from nvcre_agent.incidents.document import document
 from nvcre_agent.incidents.model import Incident
@@ -52,6 +52,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     flags.add("kernel-log", "kernel log: the device, or a file in its format, one record a line", "/dev/kmsg", "FILE")
     flags.add("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
     add_xid_catalogue(flags)
+    add_limits(flags)
     flags.add("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE")
     flags.add("sysfs", "the host's /sys; of a simulated node: sys beside its description", metavar="DIR")
     flags.add("procfs", "the host's /proc; of a simulated node: proc beside its description", metavar="DIR")
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     deadline_s = flags.seconds("--nvml-deadline", given.nvml_deadline, 1, 3600)
     log_to_stderr(flags.log_level(given.log_level))
     use_xid_catalogue(parser, given.xid_catalogue)
+    use_limits(parser, given.limits)
     try:
         boot_id = Path(given.boot_id_file).read_text("ascii").strip()
     except (OSError, ValueError) as error:

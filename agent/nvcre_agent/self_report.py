@@ -97,6 +97,9 @@ class SelfReport:
             "monitors": self._monitors(),
             "inventory": self._inventory(),
             "incidents": [{**document(one), "simulated": one.simulated} for one in self._watch.folding.open_incidents],
+            "waiting": [
+                {"check": one.check, "message": one.message, "uuid": one.component.uuid} for one in self._watch.waiting
+            ],
             "kernelLog": {"path": str(config.kernel_log), "lastSequence": self._watch.last_sequence, **counts},
             "outbox": {
                 "id": self._outbox.outbox_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nvcre_protos.vocabulary import Blame, FaultClass
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
 from nvcre_agent.checks import gpu as gpus
 from nvcre_agent.checks.baseline import Baseline
@@ -18,7 +18,8 @@ def persistence_mode(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> 
         remedy = "start nvidia-persistenced, or nvidia-smi -pm 1: without it every start of a job waits for the driver"
         return None if mode else _note("persistence_mode", gpu, "has its persistence mode off", remedy)
 
-    return gpus.judge(snapshot, "persistence_mode", lambda gpu: gpu.persistence_mode, off)
+    said = gpus.judge(snapshot, "persistence_mode", lambda gpu: gpu.persistence_mode, off)
+    return gpus.alike(said, snapshot, "persistence_mode", ComponentKind.NODE)
 
 
 def ecc_mode(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -26,7 +27,8 @@ def ecc_mode(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator
         remedy = "nvidia-smi -e 1 and reset the GPU, unless it is meant to be off"
         return None if mode else _note("ecc_mode", gpu, "has ECC off: memory errors stay unseen", remedy)
 
-    return gpus.judge(snapshot, "ecc_mode", lambda gpu: gpu.ecc_mode, off)
+    said = gpus.judge(snapshot, "ecc_mode", lambda gpu: gpu.ecc_mode, off)
+    return gpus.alike(said, snapshot, "ecc_mode", ComponentKind.NODE)
 
 
 def mig(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -38,7 +40,8 @@ def mig(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Find
         remedy = "make instances (nvidia-smi mig -cgi ... -C, or the GPU operator's MIG manager), or turn MIG off"
         return _note("mig", gpu, "is in MIG mode without an instance: no workload can use it", remedy)
 
-    return gpus.judge(snapshot, "mig", lambda gpu: gpu.mig_mode, empty)
+    said = gpus.judge(snapshot, "mig", lambda gpu: gpu.mig_mode, empty)
+    return gpus.alike(said, snapshot, "mig", ComponentKind.NODE)
 
 
 def _note(check: str, gpu: GpuSnapshot, what: str, remedy: str) -> Finding:

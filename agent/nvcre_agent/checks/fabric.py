@@ -1,12 +1,12 @@
 """Has a GPU joined its NVSwitch fabric, is the fabric well, and does its manager run?
 
-Only GPUs with a fabric have these readings.  Where all GPUs of the node say the same, the manager or a switch is the
-likelier cause than each of them.
+Only GPUs with a fabric have these readings.  What all GPUs of the node say is one fault of the node: its manager or a
+switch is the likelier cause than each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, Source
 
@@ -21,7 +21,6 @@ from nvcre_agent.nvml.snapshot import GpuSnapshot, Snapshot
 _STATES = {1: "not started", 2: "in progress"}
 _COMPLETED = 3
 _UNHEALTHY, _LIMITED_CAPACITY = 2, 3
-_COMMON_CAUSE = "all GPUs of the node say so: blame the node when its fabric manager and the switches are well"
 
 
 def is_coming_up(gpu: GpuSnapshot) -> bool:
@@ -35,19 +34,18 @@ def fabric_registration(snapshot: Snapshot, baseline: Baseline, limits: Limits) 
     def waits(gpu: GpuSnapshot, state: int) -> Finding | None:
         if state not in _STATES:
             return None
-        blame, condition = _whom(snapshot, is_coming_up)
         return gpus.finding(
             "fabric_registration",
             gpu.identity,
             kind=ComponentKind.FABRIC,
             fault_class=FaultClass.NEEDS_RESET,
-            blame=blame,
-            condition=condition,
+            blame=Blame.YES,
             what=f"has not joined the NVLink fabric: its registration is {_STATES[state]}",
             remedy="check the fabric manager (systemctl status nvidia-fabricmanager) and its log; then reset the GPU",
         )
 
-    return gpus.judge(snapshot, "fabric_registration", lambda gpu: gpu.fabric_state, waits)
+    said = gpus.judge(snapshot, "fabric_registration", lambda gpu: gpu.fabric_state, waits)
+    return gpus.alike(said, snapshot, "fabric_registration", ComponentKind.FABRIC)
 
 
 def fabric_status(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -56,19 +54,18 @@ def fabric_status(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Ite
     def failed(gpu: GpuSnapshot, status: int) -> Finding | None:
         if not _has_failed(gpu):
             return None
-        blame, condition = _whom(snapshot, _has_failed)
         return gpus.finding(
             "fabric_status",
             gpu.identity,
             kind=ComponentKind.FABRIC,
             fault_class=FaultClass.NEEDS_RESET,
-            blame=blame,
-            condition=condition,
+            blame=Blame.YES,
             what=f"could not join the NVLink fabric: registration ended with NVML error {status}",
             remedy="read the fabric manager's log; drain the node and reset the GPU, then restart the fabric manager",
         )
 
-    return gpus.judge(snapshot, "fabric_status", lambda gpu: gpu.fabric_status, failed)
+    said = gpus.judge(snapshot, "fabric_status", lambda gpu: gpu.fabric_status, failed)
+    return gpus.alike(said, snapshot, "fabric_status", ComponentKind.FABRIC)
 
 
 def fabric_health(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -78,21 +75,20 @@ def fabric_health(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Ite
         faults, recovering = _decoded(gpu, mask, limits)
         if not faults and not recovering:
             return None
-        blame, condition = _whom(snapshot, lambda other: bool(_decoded(other, _mask(other), limits)[0]))
         return gpus.finding(
             "fabric_health",
             gpu.identity,
             kind=ComponentKind.FABRIC,
             fault_class=FaultClass.NEEDS_RESET if faults else FaultClass.INFORMATIONAL,
-            blame=blame if faults else Blame.NO,
-            condition=condition if faults else "",
+            blame=Blame.YES if faults else Blame.NO,
             what=f"reports about its NVLink fabric: {', '.join((*faults, *recovering))}",
             remedy="look at the switches and the fabric manager's log; drain the node and reset the GPU"
             if faults
             else "nothing to do while it recovers by itself",
         )
 
-    return gpus.judge(snapshot, "fabric_health", lambda gpu: gpu.fabric_health_mask, sick)
+    said = gpus.judge(snapshot, "fabric_health", lambda gpu: gpu.fabric_health_mask, sick)
+    return gpus.alike(said, snapshot, "fabric_health", ComponentKind.FABRIC)
 
 
 def fabric_manager(host: Host, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -113,12 +109,19 @@ def fabric_manager(host: Host, baseline: Baseline, limits: Limits) -> Iterator[F
         )
 
 
+def explained(said: Iterable[Finding | Undecided]) -> Iterator[Finding | Undecided]:
+    """No registration ends without the manager: where that is dead, its death is the only fault."""
+    answers = tuple(said)
+    dead = any(isinstance(one, Finding) and one.check == "fabric_manager" for one in answers)
+    for one in answers:
+        if dead and isinstance(one, Finding) and one.check == "fabric_registration":
+            yield Undecided(one.key, "the fabric manager does not run")
+        else:
+            yield one
+
+
 def _has_failed(gpu: GpuSnapshot) -> bool:
     return gpu.fabric_state == _COMPLETED and isinstance(gpu.fabric_status, int) and gpu.fabric_status != 0
-
-
-def _mask(gpu: GpuSnapshot) -> int:
-    return gpu.fabric_health_mask if isinstance(gpu.fabric_health_mask, int) else 0
 
 
 def _decoded(gpu: GpuSnapshot, mask: int, limits: Limits) -> tuple[list[str], list[str]]:
@@ -135,10 +138,3 @@ def _decoded(gpu: GpuSnapshot, mask: int, limits: Limits) -> tuple[list[str], li
     elif gpu.fabric_health_summary == _LIMITED_CAPACITY:
         faults.append("limited capacity")
     return faults, recovering
-
-
-def _whom(snapshot: Snapshot, broken: Callable[[GpuSnapshot], bool]) -> tuple[Blame, str]:
-    answering = [gpu for gpu in snapshot.gpus if gpu.access is None]
-    if len(answering) > 1 and all(map(broken, answering)):
-        return Blame.CONDITIONAL, _COMMON_CAUSE
-    return Blame.YES, ""

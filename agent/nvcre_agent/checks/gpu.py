@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
@@ -35,6 +36,22 @@ def judge(snapshot: Snapshot, check: str, value: Value, verdict: Verdict) -> Ite
             yield read_value
         elif (found := verdict(gpu, read_value)) is not None:
             yield found
+
+
+def alike(
+    said: Iterable[Finding | Undecided], snapshot: Snapshot, check: str, kind: ComponentKind
+) -> Iterator[Finding | Undecided]:
+    """What every GPU of the node has is one finding of the node: its cause is common to them."""
+    answers = tuple(said)
+    found = [answer for answer in answers if isinstance(answer, Finding)]
+    if 1 < len(found) == sum(gpu.access is None for gpu in snapshot.gpus):
+        message = f"all {len(found)} GPUs alike: {found[0].message}"
+        yield replace(found[0], key=f"{check}/node", component=Component(kind), message=message)
+        yield from (Undecided(one.key, "every GPU of the node says so") for one in found)
+        return
+    yield from answers
+    if len(found) < len(answers):
+        yield Undecided(f"{check}/node", "a GPU could not be read")
 
 
 def history(baseline: Baseline, gpu: GpuSnapshot) -> GpuHistory:

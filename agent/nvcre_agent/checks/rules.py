@@ -14,7 +14,7 @@ from nvcre_agent.checks import gpu as gpus
 from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.checks.clocks import hw_slowdown, temperature_margin
 from nvcre_agent.checks.configuration import ecc_mode, mig, persistence_mode
-from nvcre_agent.checks.fabric import fabric_health, fabric_manager, fabric_registration, fabric_status
+from nvcre_agent.checks.fabric import explained, fabric_health, fabric_manager, fabric_registration, fabric_status
 from nvcre_agent.checks.infiniband import ib_port_down, ib_port_flapping
 from nvcre_agent.checks.limits import Limits
 from nvcre_agent.checks.memory import (
@@ -70,6 +70,7 @@ def evaluate(
     """What all checks say; of a GPU that is not in the snapshot the others cannot say that it has recovered."""
     said = [answer for check in GPU_CHECKS for answer in check(snapshot, baseline, limits)]
     said += [answer for check in HOST_CHECKS for answer in check(host, baseline, limits)]
+    said = list(explained(said))
     found = {answer.key for answer in said}
     for identity in absent(snapshot, baseline):
         keys = [gpus.key(check.__name__, identity) for check in GPU_CHECKS if check is not gpu_missing]

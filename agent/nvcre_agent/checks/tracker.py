@@ -3,7 +3,8 @@
     tracked, changes = tracked.step(evaluate(snapshot, baseline, limits), now_s, limits, replaced=uuids)
 
 `now_s` is monotonic time.  A condition opens once it was seen for `raise_after_s` without a gap, and recovers once it
-was gone for `clear_after_s`.  An `Undecided` condition stays as it is.  What a GPU had that was replaced ends at once.
+was gone for `clear_after_s`.  An open condition that is `Undecided` stays as it is, one that is not open begins anew.
+What a GPU had that was replaced ends at once.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Tracker:
             elif finding is not None:
                 after, change = _seen(before, finding, now_s, limits.hysteresis[finding.check])
             elif before is not None and key in undecided:
-                after, change = replace(before, gone_since_s=None), None
+                after, change = (replace(before, gone_since_s=None) if before.open else None), None
             elif before is not None:
                 after, change = _gone(before, now_s, limits.hysteresis[before.finding.check])
             else:

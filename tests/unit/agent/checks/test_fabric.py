@@ -3,7 +3,7 @@
 import pytest
 from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.host.model import FabricManager, Host
-from nvcre_agent.nvml.snapshot import Snapshot
+from nvcre_agent.nvml.snapshot import Snapshot, Unread
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, Source
 from support.checked_node import findings, healthy, snapshot, undecided
 
@@ -100,9 +100,22 @@ def test_what_the_fabric_recovers_from_by_itself_is_a_note(mask: int) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"fabric_state": 2}, {"fabric_status": 999}, {"fabric_health_mask": 1}])
-def test_what_all_gpus_say_accuses_none_of_them_alone(changes: dict[str, int]) -> None:
-    found = findings(all_gpus(**changes), BASELINE)
-    assert [(one.blame, bool(one.blame_condition)) for one in found] == [(Blame.CONDITIONAL, True)] * 8
+def test_what_all_gpus_say_is_one_fault_of_the_node_and_accuses_none_of_them(changes: dict[str, int]) -> None:
+    (found,) = findings(all_gpus(**changes), BASELINE)
+    assert found.key.endswith("/node")
+    assert (found.component.kind, found.component.uuid, found.blame) == (ComponentKind.FABRIC, "", Blame.YES)
+    assert found.message.startswith("all 8 GPUs alike: GPU 0 ")
+
+
+def test_it_stays_one_fault_while_a_gpu_cannot_be_read() -> None:
+    some = snapshot(*(healthy(i, fabric_state=Unread.FAILED if i == 3 else 2) for i in range(8)))
+    assert "fabric_registration/node" in undecided(some, BASELINE)
+
+
+def test_without_its_manager_no_gpu_is_asked_why_it_did_not_register() -> None:
+    dead = Host(fabric_manager=FabricManager(needed=True, running=False))
+    found = findings(all_gpus(fabric_state=1, nvlinks=(0,) * 18), BASELINE, dead)
+    assert [one.check for one in found] == ["fabric_manager"]
 
 
 # --- the manager

@@ -126,6 +126,12 @@ def test_what_is_within_its_limit_is_no_finding(gpu: GpuSnapshot) -> None:
     assert findings(with_gpu(5, gpu), BASELINE) == []
 
 
+def test_a_setting_that_all_gpus_have_is_one_note_about_the_node() -> None:
+    (found,) = findings(snapshot(*(healthy(i, persistence_mode=0) for i in range(8))), BASELINE)
+    assert (found.key, found.component.kind) == ("persistence_mode/node", ComponentKind.NODE)
+    assert found.message == "all 8 GPUs alike: GPU 0 has its persistence mode off"
+
+
 @pytest.mark.parametrize("reading", READINGS)
 def test_a_value_that_cannot_be_read_never_accuses(reading: str) -> None:
     for why in (Unread.FAILED, Unread.NO_PERMISSION, Unread.NOT_SUPPORTED):

@@ -40,6 +40,13 @@ def test_a_gap_starts_the_grace_anew() -> None:
     assert play((0, (LINK,)), (30, ()), (60, (LINK,)), (90, (LINK,))) == []
 
 
+def test_what_could_not_be_read_in_between_was_not_seen_without_a_gap() -> None:
+    unread = Undecided(LINK.key)
+    assert play((0, (LINK,)), (30, (unread,)), (3600, (LINK,)), (3630, (LINK,)), (3660, (LINK,))) == [
+        (3660, Opened, LINK)
+    ]
+
+
 def test_recovery_needs_a_quiet_period() -> None:
     assert play((0, (LOST,)), (30, ()), (60, (LOST,)), (90, ()), (120, ()), (150, ())) == [
         (0, Opened, LOST),
