@@ -108,6 +108,8 @@ class Link:
         self._sent = 0  # on this stream
         self._ever_sent = 0
         self._unacknowledged_since_s: float | None = None
+        self._suspects_through = 0  # one of the events up to here made the coordinator end a stream
+        self._beats = 0  # on this stream
         self._told_gaps = 0  # how many of the outbox's gaps a snapshot has made good
         self._pause_s: float | None = None
         self._welcomed_s: float | None = None
@@ -152,6 +154,8 @@ class Link:
             except grpc.aio.AioRpcError as error:
                 leader = reconnect.leader(error)
                 how = reconnect.ending(error, welcomed=self._welcomed_s is not None)
+                if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+                    self._suspect()
                 said = f"{error.code().name} {error.details()}"
             except NotAcknowledgedError as error:
                 how, said = Ending.NOT_ACKNOWLEDGED, error
@@ -211,6 +215,7 @@ class Link:
         self._welcomed_s = time.monotonic()
         self._outbox.resume(welcome.cursor, sent=self._ever_sent)
         self._sent = welcome.cursor
+        self._beats = 0
         self._unacknowledged_since_s = None
         self._apply(welcome.settings if welcome.HasField("settings") else None)
         self.connected = True
@@ -266,9 +271,21 @@ class Link:
             # The stream is over; the reader learns how it ended (status, trailing metadata with the leader).
             await asyncio.Event().wait()
 
+    def _suspect(self) -> None:
+        """The coordinator cannot use a message: was it one of the events on their way, or the only one there was?"""
+        sent = [one.seq for one in self._outbox.pending(after=0, limit=WINDOW) if one.seq <= self._sent]
+        if len(sent) == 1 and sent[0] <= self._suspects_through:
+            self._outbox.refuse(sent[0])
+        elif sent:
+            self._suspects_through = sent[-1]
+
     def _next_batch(self) -> pb.EventBatch | None:
         unacknowledged = self._outbox.sent_unacknowledged(self._sent)
-        pending = self._outbox.pending(after=self._sent, limit=min(BATCH, WINDOW - unacknowledged))
+        if self._sent < self._suspects_through:  # one at a time, and once the snapshot was not what is wrong
+            limit = 1 if not unacknowledged and self._beats > 1 else 0
+        else:
+            limit = min(BATCH, WINDOW - unacknowledged)
+        pending = self._outbox.pending(after=self._sent, limit=limit)
         if not pending:
             return None
         batch = pb.EventBatch(outbox_id=self._outbox.outbox_id)
@@ -342,6 +359,7 @@ class Link:
             self._turns += 1
             heartbeat = await self._agent.heartbeat(HEARTBEAT_DEADLINE_S)
             self._insist_on_acknowledgement()
+            self._beats += 1
             self._tell_of_gaps()
             self._say(pb.AgentMessage(heartbeat=heartbeat))
             with contextlib.suppress(TimeoutError):

@@ -202,13 +202,14 @@ class Outbox:
         return rows.delete_event(seq)
 
     def _bound(self) -> list[Statement]:
-        gone = self._queue.remove_excess(time.monotonic())
-        for seq, reason in gone:
-            if not self.events_dropped[reason]:
-                log.warning("outbox drops events reason=%s seq=%d; further ones are only counted", reason, seq)
-            self.events_dropped[reason] += 1
-        self.gaps += len(gone)
-        return [rows.delete_event(seq) for seq, _ in gone]
+        return [self._dropped(seq, reason) for seq, reason in self._queue.remove_excess(time.monotonic())]
+
+    def _dropped(self, seq: int, reason: DropReason) -> Statement:
+        if not self.events_dropped[reason]:
+            log.warning("outbox drops events reason=%s seq=%d; further ones are only counted", reason, seq)
+        self.events_dropped[reason] += 1
+        self.gaps += 1
+        return rows.delete_event(seq)
 
     # --- out
 
@@ -230,6 +231,11 @@ class Outbox:
 
     def sent_unacknowledged(self, sent: int) -> int:
         return sum(1 for one in self._queue if one.seq <= sent)
+
+    def refuse(self, seq: int) -> None:
+        """The coordinator cannot use this event: what is behind it must not wait for ever."""
+        log.error("event refused seq=%d incident=%s", seq, self._queue.remove(seq).event.incident.id)
+        self._submit([self._dropped(seq, DropReason.REFUSED)])
 
     def resume(self, cursor: int, *, sent: int) -> None:
         """A new stream: the coordinator has everything up to `cursor`; `sent` is the highest number we ever sent.

@@ -26,6 +26,7 @@ class Limits:
 class DropReason(StrEnum):
     FULL = "full"  # over max_events or max_bytes
     AGE = "age"
+    REFUSED = "refused"  # the coordinator ended the stream over it
     CORRUPT = "corrupt"  # rows of the file that could not be read; a file that was set aside counts as one
 
 

@@ -76,12 +76,15 @@ class Coordinator(FleetServicer):
         try:
             while await self.reading.wait() and isinstance(message := await context.read(), pb.AgentMessage):
                 stream.received.append(message)
-                if message.WhichOneof("body") == "event_batch":
-                    await self._store(stream, message.event_batch)
+                await self.received(stream, message)
                 self._changed.set()
         finally:
             stream.closed = True
             self._changed.set()
+
+    async def received(self, stream: Stream, message: pb.AgentMessage) -> None:
+        if message.WhichOneof("body") == "event_batch":
+            await self._store(stream, message.event_batch)
 
     async def _store(self, stream: Stream, batch: pb.EventBatch) -> None:
         cursor = self.cursor.get(batch.outbox_id, 0)

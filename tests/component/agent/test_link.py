@@ -15,7 +15,7 @@ from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.vocabulary import Blame
 from support.link_agents import LinkAgent
 
-from .conftest import PATIENCE_S, Coordinator, Pki, Server
+from .conftest import PATIENCE_S, Coordinator, Pki, Server, Stream
 
 
 @pytest.fixture
@@ -46,6 +46,62 @@ class Ends(Coordinator):
         await context.abort(self.code, "as it likes")
 
 
+class Particular(Coordinator):
+    """Cannot use an event of this incident, as one of another version may; nor any snapshot, if told so."""
+
+    def __init__(self, name: str = "", *, snapshots: bool = True) -> None:
+        super().__init__()
+        self.name = name
+        self.snapshots = snapshots
+        self.heartbeat_s = 0.05
+
+    async def received(self, stream: Stream, message: pb.AgentMessage) -> None:
+        events = [event.incident.id for event in message.event_batch.events]
+        if self.name in events or (message.HasField("snapshot") and not self.snapshots):
+            await stream.context.abort(grpc.StatusCode.INVALID_ARGUMENT, "incident.id: not to my taste")
+        await super().received(stream, message)
+
+
+async def test_an_event_that_the_coordinator_cannot_use_is_found_given_up_and_counted(
+    pki: Pki, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link.random, "uniform", lambda *_: 0.0)
+    coordinator = Particular("bad")
+    server = await pki.serve(coordinator)
+    agent = LinkAgent(files, server.address)
+    for key in ("a", "b", "bad", "c", "d"):
+        agent.tell(key)
+    try:
+        async with agent.running():
+            await until(lambda: agent.outbox.depth == 0)
+            agent.tell("after")
+            await until(lambda: agent.outbox.depth == 0)
+    finally:
+        await server.server.stop(None)
+    assert list(coordinator.incidents()) == ["a", "b", "c", "d", "after"]
+    assert agent.outbox.events_dropped[DropReason.REFUSED] == 1
+    assert agent.outbox.gaps == 1, "a snapshot tells that there is such an incident"
+
+
+async def test_a_coordinator_that_cannot_use_the_snapshot_costs_no_event(
+    pki: Pki, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link.random, "uniform", lambda *_: 0.0)
+    coordinator = Particular(snapshots=False)
+    server = await pki.serve(coordinator)
+    agent = LinkAgent(files, server.address)
+    agent.tell("a")
+    agent.tell("b")
+    try:
+        async with agent.running():
+            await until(lambda: agent.link.reconnects[Ending.REFUSED] > 10)
+            coordinator.snapshots = True
+            await until(lambda: agent.outbox.depth == 0)
+    finally:
+        await server.server.stop(None)
+    assert list(coordinator.incidents()) == ["a", "b"]
+
+
 async def test_32_a_coordinator_that_does_not_read_costs_state_first_then_what_accuses_nobody_and_each_is_counted(
     server: Server, files: Path
 ) -> None:
@@ -66,7 +122,7 @@ async def test_32_a_coordinator_that_does_not_read_costs_state_first_then_what_a
         await until(lambda: agent.link.state_dropped > 100)
         assert len(agent.link._state) <= link.MAX_STATE
         assert agent.outbox.depth == 50
-        assert agent.outbox.events_dropped == {DropReason.FULL: 351, DropReason.AGE: 0, DropReason.CORRUPT: 0}
+        assert agent.outbox.events_dropped == {**dict.fromkeys(DropReason, 0), DropReason.FULL: 351}
         coordinator.reading.set()
         await coordinator.until(lambda: "note-399" in coordinator.incidents())
         assert "fault" in coordinator.incidents(), "what accuses hardware was not pushed out"
