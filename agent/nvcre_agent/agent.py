@@ -25,6 +25,7 @@ from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.operations import Operations
 from nvcre_agent.outbox import open_outbox
 from nvcre_agent.outbox_file import OutboxInUseError
+from nvcre_agent.outbox_queue import Limits
 from nvcre_agent.probes.runner import has_infiniband
 from nvcre_agent.probing import Probing
 from nvcre_agent.reload import Reloader
@@ -45,7 +46,8 @@ class Agent:
         self._simulation = _simulation(config.simulate)
         self._metrics = Metrics(config.node_name, __version__)
         try:
-            self._outbox = open_outbox(config.outbox, boot_id=self._boot_id)
+            limits = Limits(max_bytes=int(config.outbox_max_mib * (1 << 20)), max_age_s=config.outbox_max_age_s)
+            self._outbox = open_outbox(config.outbox, boot_id=self._boot_id, limits=limits)
         except OutboxInUseError as error:
             raise SystemExit(f"nvcre-agent: --outbox {error}") from error
         self._nvml = NvmlMonitor(simulate=config.simulate)

@@ -32,6 +32,8 @@ class Config:
     server_name: str
     token_file: Path | None
     outbox: Path
+    outbox_max_mib: float
+    outbox_max_age_s: float
     kernel_log: Path
     boot_id_file: Path
     xid_catalogue: Path | None
@@ -76,6 +78,20 @@ def _heartbeat(text: str) -> float:
     return read_seconds(text, 0.05, 3600)
 
 
+def _mib(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.001 <= value <= 64:
+        raise ValueError(f"{text!r} must be a number of MiB from 0.001 to 64")
+    return value
+
+
+def _age(text: str) -> float:
+    return read_seconds(text, 60, 10 * 365 * 86400)
+
+
 def _switch(text: str) -> bool:
     if text.lower() not in (*_TRUE, *_FALSE):
         raise ValueError(f"{text!r} must be true or false")
@@ -104,6 +120,8 @@ SETTINGS = (
     Setting("server-name", "name the certificate must carry", "nvcre-coordinator.nvcre-system.svc", "NAME", str),
     Setting("token-file", "ServiceAccount token; read again on every connect", metavar="FILE"),
     Setting("outbox", "SQLite file for events that are not acknowledged yet", "/var/lib/nvcre/outbox.sqlite", "FILE"),
+    Setting("outbox-max-mib", "above it the events that accuse least are given up, oldest first", "4", "MIB", _mib),
+    Setting("outbox-max-age", "older events are given up", "604800", "SECONDS", _age, unit="_s"),
     Setting(
         "kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg", "FILE"
     ),

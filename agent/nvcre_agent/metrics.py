@@ -88,6 +88,7 @@ class Readings:
     connected: bool = False
     connects: int = 0
     stream_ends: Mapping[str, int] = field(default_factory=dict)  # by reason
+    state_dropped: int = 0
     nvml_hung: bool = False
     config_reload_success: bool = True
 
@@ -236,6 +237,7 @@ def _of_the_agent(node: str, now: Readings) -> Iterator[Metric]:
     counters = (
         ("outbox_slow_commits", now.slow_commits, "Commits that took over 50 ms"),
         ("connects", now.connects, "Streams opened since start"),
+        ("state_dropped", now.state_dropped, "Heartbeats, snapshots, probe states a newer one replaced before sending"),
         ("kmsg_records", now.kmsg_records, "Kernel log records read"),
         ("kmsg_skipped", now.kmsg_skipped, "What was in the kernel log and is no record"),
         ("kmsg_overrun", now.kmsg_overruns, "Times the kernel overwrote records that were not read"),

@@ -62,6 +62,7 @@ class SelfReport:
             connected=self._link is not None and self._link.connected,
             connects=self._link.connects if self._link else 0,
             stream_ends={reason.value: count for reason, count in self._link.reconnects.items()} if self._link else {},
+            state_dropped=self._link.state_dropped if self._link else 0,
             nvml_hung=self._nvml.state.reason == "NvmlUnresponsive",
             config_reload_success=self._reloader.outcome.success,
         )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sqlite3
 from typing import Any
@@ -84,6 +85,25 @@ async def test_32_two_hours_without_a_coordinator_and_a_kill_lose_double_and_reo
         await eventually(none)
     finally:
         await back.server.stop(None)
+
+
+async def test_32_what_a_small_outbox_gives_up_is_counted_by_reason_and_what_accuses_stays(
+    pki: Pki, node: Node
+) -> None:
+    await node.start("127.0.0.1:9", "--outbox-max-mib", "0.01")
+    node.kernel(1, f"NVRM: Xid (PCI:{gpu_pci(0)}): 79, GPU has fallen off the bus.")
+    for number in range(2, 101):
+        node.kernel(number, line(number))
+
+    async def counted() -> bool:
+        found = re.search(r'events_dropped_total{node="node-0",reason="full"} (\S+)', (await node.get("/metrics"))[1])
+        return found is not None and float(found[1]) > 50
+
+    await eventually(counted)
+    await node.stop(signal.SIGKILL)
+    left = (await asyncio.to_thread(in_file, node)).values()
+    assert sum(event.ByteSize() for event in left) <= 0.01 * (1 << 20)
+    assert 79 in {event.incident.code for event in left}, "the oldest, and the last to go"
 
 
 async def test_34_the_snapshot_of_every_new_stream_lists_all_open_faults(server: Server, node: Node) -> None:
