@@ -234,6 +234,8 @@ class NvmlMonitor:
             if self._stopping or self._released_until_s:
                 self._send({"do": "stop"})
             state = await self._listen(process, note)
+            if state is not None and not self._released_until_s:
+                await self._change_state(state)  # before its end, which can take as long as a call does
             self._close_stdin()
             await self._outlive(process)
             if state is None and self.state.reason == _UNRESPONSIVE:
