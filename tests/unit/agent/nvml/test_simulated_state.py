@@ -11,9 +11,10 @@ from nvcre_agent.nvml.simulated_state import (
     SetLine,
     SimulatedNode,
     parse_line,
+    profile_of,
     read_description,
 )
-from nvcre_local.scenario_file import driver_keys
+from nvcre_local.scenario_file import driver_keys, products
 
 from tests.support.simulated_nvml import SimulationDirectory
 
@@ -131,6 +132,11 @@ def test_a_product_without_a_profile_is_refused_with_those_there_are(simulation:
     simulation.describe(product="NVIDIA GH200 480GB")
     with pytest.raises(BadDescription, match=r"GH200.*no profile.*H100"):
         read_description(simulation.description)
+
+
+def test_every_product_of_the_local_cluster_has_a_profile() -> None:
+    for product in products().values():
+        assert profile_of(product.product).readings["recovery_action"] == 0
 
 
 def test_a_scenario_file_may_set_what_the_simulated_driver_can_be_set_to() -> None:
