@@ -9,12 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import time
 from pathlib import Path
 
 _IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80  # linux/inotify.h
 _POLL_S = 0.05  # without inotify
-_LONGEST_S = 5.0  # a second waiter may have read the notification meant for this one
 
 
 class FileWatch:
@@ -48,9 +46,8 @@ class FileWatch:
     def wait(self, timeout_s: float) -> bool:
         """True when it was interrupted."""
         if not (self._on_file or self._on_directory):
-            time.sleep(min(timeout_s, _POLL_S))
-            return False
-        ready = {fd for fd, _ in self._poll.poll(max(0, round(min(timeout_s, _LONGEST_S) * 1000)))}
+            timeout_s = min(timeout_s, _POLL_S)
+        ready = {fd for fd, _ in self._poll.poll(max(0, round(timeout_s * 1000)))}
         for fd in ready:
             _empty(fd)
         return self._interrupts in ready
