@@ -8,12 +8,14 @@ writing down. Writes nothing, reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import msgspec
 
 from nvcre_coordinator.core.incidents import Incident
-from nvcre_coordinator.core.node_verdict import Rules, minutes
+from nvcre_coordinator.core.node_verdict import Assessment, GpuVerdict, Rules, Verdict, minutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,19 @@ class Breaker:
             f"{held} of {fleet_size} nodes turned bad within {minutes(rules.breaker_window)}:"
             " verdicts are held back, look for a common cause"
         )
+
+
+def held(
+    assessment: Assessment, gpus: Sequence[GpuVerdict], *, why: str, wait: timedelta
+) -> tuple[Assessment, tuple[GpuVerdict, ...]]:
+    """What is written instead while a verdict is held back: suspect, with both sentences."""
+    instead = replace(
+        assessment, verdict=Verdict.SUSPECT, message=f"{why}. Here: {assessment.message}", look_again=wait
+    )
+    milder = (
+        msgspec.structs.replace(gpu, verdict=Verdict.SUSPECT) if gpu.verdict is Verdict.FAULTY else gpu for gpu in gpus
+    )
+    return instead, tuple(milder)
 
 
 HEAT = frozenset({"hw_slowdown", "temperature_margin"})

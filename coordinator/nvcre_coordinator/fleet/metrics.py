@@ -47,6 +47,12 @@ class FleetMetrics:
         self.verdicts_held = Counter(
             "nvcre_fleet_verdicts_held_total", "Verdicts that the circuit breaker held back.", registry=registry
         )
+        self.alarms = Counter(
+            "nvcre_fleet_alarms_total",
+            "Alarms about many nodes at once: CircuitBreakerOpen, NVLinkEvent, FacilityHeat.",
+            ["reason"],
+            registry=registry,
+        )
         self.token_reviews = Counter(
             "nvcre_fleet_token_reviews_total", "Answers about agents' tokens.", ["result"], registry=registry
         )

@@ -26,10 +26,11 @@ from nvcre_kube.resources import NODE_HEALTHS, NODES, JsonObject
 from nvcre_kube.workqueue import WorkQueue, run_workers
 from nvcre_protos.vocabulary import FaultClass, RecoveredBy
 
+from nvcre_coordinator.core.breaker import held
 from nvcre_coordinator.core.incidents import Event, Incident, Snapshot, fold_events, fold_snapshot
 from nvcre_coordinator.core.link_faults import without_victims
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import GpuVerdict, Monitor, Rules, Verdict, assess, assess_gpus
+from nvcre_coordinator.core.node_verdict import Monitor, Rules, Verdict, assess, assess_gpus
 from nvcre_coordinator.fleet.crowd import Crowd
 from nvcre_coordinator.fleet.metrics import FleetMetrics
 from nvcre_coordinator.fleet.node_record import DELETED, NodeRecord
@@ -295,10 +296,7 @@ class NodeHealthStore:
         gpus = assess_gpus(seen, now, self._rules)
         why, wait = self._crowd.held_back(name, assessment.verdict, state.stored.verdict, now)
         if why:
-            assessment = replace(
-                assessment, verdict=Verdict.SUSPECT, message=f"{why}. Here: {assessment.message}", look_again=wait
-            )
-            gpus = tuple(_not_faulty(gpu) for gpu in gpus)
+            assessment, gpus = held(assessment, gpus, why=why, wait=wait)
         again = assessment.look_again
         return state.desired(seen, assessment, gpus, now), None if again is None else max(0.1, again.total_seconds())
 
@@ -426,7 +424,3 @@ class NodeHealthStore:
             self._metrics.node_verdicts.labels(verdict=before).dec()
         if now is not None:
             self._metrics.node_verdicts.labels(verdict=now).inc()
-
-
-def _not_faulty(gpu: GpuVerdict) -> GpuVerdict:
-    return msgspec.structs.replace(gpu, verdict=Verdict.SUSPECT) if gpu.verdict is Verdict.FAULTY else gpu

@@ -228,6 +228,7 @@ class FleetService:
             agent.end(Ending(grpc.StatusCode.ABORTED, "NodeHealth changed under this stream; come back", "rival"))
 
     def _announce_alarm(self, reason: str, sentence: str) -> None:
+        self.metrics.alarms.labels(reason=reason).inc()
         self.metrics.breaker_open.set(1 if self._store.breaker_open() else 0)
         if self._events is not None:
             namespace = ObjectReference("v1", "Namespace", self._settings.namespace, self._settings.namespace)
