@@ -6,17 +6,19 @@ value that could not be read is never a zero. Nothing is exposed per process, an
 whatever the kernel log says. The DCGM_FI_* names are dcgm_aliases.py.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from nvcre_protos.vocabulary import IncidentKind, Source
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nvcre_agent import dcgm_aliases
 from nvcre_agent.incidents.model import Change, ChangeKind, Signal
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Inventory, Snapshot
+from nvcre_agent.nvml.timing import CALL_SECONDS
 
 _PREFIX = "nvcre_agent_"
 _NODE = ("node",)
@@ -90,6 +92,10 @@ class Readings:
     stream_ends: Mapping[str, int] = field(default_factory=dict)  # by reason
     state_dropped: int = 0
     nvml_hung: bool = False
+    nvml_hung_calls: int = 0
+    nvml_restarts: int = 0
+    nvml_calls_within: Sequence[int] = (0,) * (len(CALL_SECONDS) + 1)  # by CALL_SECONDS
+    nvml_call_seconds: float = 0.0
     config_reload_success: bool = True
 
 
@@ -238,6 +244,8 @@ def _of_the_agent(node: str, now: Readings) -> Iterator[Metric]:
         ("outbox_slow_commits", now.slow_commits, "Commits that took over 50 ms"),
         ("connects", now.connects, "Streams opened since start"),
         ("state_dropped", now.state_dropped, "Heartbeats, snapshots, probe states a newer one replaced before sending"),
+        ("nvml_hung_calls", now.nvml_hung_calls, "NVML calls that did not come back in time"),
+        ("nvml_restarts", now.nvml_restarts, "Times the NVML process had to be started again"),
         ("kmsg_records", now.kmsg_records, "Kernel log records read"),
         ("kmsg_skipped", now.kmsg_skipped, "What was in the kernel log and is no record"),
         ("kmsg_overrun", now.kmsg_overruns, "Times the kernel overwrote records that were not read"),
@@ -251,6 +259,10 @@ def _of_the_agent(node: str, now: Readings) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=_NODE)
         counter.add_metric((node,), count)
         yield counter
+    calls = HistogramMetricFamily(f"{_PREFIX}nvml_call_seconds", "How long NVML calls took", labels=_NODE)
+    bounds = [*map(str, CALL_SECONDS), "+Inf"]
+    calls.add_metric((node,), list(zip(bounds, accumulate(now.nvml_calls_within), strict=True)), now.nvml_call_seconds)
+    yield calls
     by_reason = (
         ("events_dropped", now.events_dropped, "Events given up, by reason"),
         ("stream_ends", now.stream_ends, "Streams that ended or did not come to be, by reason"),

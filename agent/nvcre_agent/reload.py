@@ -62,12 +62,15 @@ class Reloader:
         self._tell()
         return self.outcome
 
-    def watch(self) -> None:
-        """Reload when the file changes. Without inotify, or without its directory, only when somebody asks."""
+    def watch(self) -> bool:
+        """Reload when the file changes; False where it cannot be watched, then only when somebody asks."""
         directory = (self.running.config_file or configuration.DEFAULT_FILE).parent
         self._changes = DirectoryChanges.open(directory)
-        if self._changes is not None:
-            asyncio.get_running_loop().add_reader(self._changes.fd, self._changed)
+        if self._changes is None:
+            log.info("config not watched directory=%s; `nvcre-agent reload` reads it again", directory)
+            return False
+        asyncio.get_running_loop().add_reader(self._changes.fd, self._changed)
+        return True
 
     def close(self) -> None:
         if self._pending is not None:

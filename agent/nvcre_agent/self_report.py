@@ -64,6 +64,10 @@ class SelfReport:
             stream_ends={reason.value: count for reason, count in self._link.reconnects.items()} if self._link else {},
             state_dropped=self._link.state_dropped if self._link else 0,
             nvml_hung=self._nvml.state.reason == "NvmlUnresponsive",
+            nvml_hung_calls=self._nvml.counts.hung_calls,
+            nvml_restarts=self._nvml.counts.restarts,
+            nvml_calls_within=self._nvml.counts.within,
+            nvml_call_seconds=self._nvml.counts.call_seconds,
             config_reload_success=self._reloader.outcome.success,
         )
 

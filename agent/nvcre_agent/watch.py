@@ -88,6 +88,7 @@ class Watch:
         self._observed_through_s = 0.0
         self._stored = asyncio.Event()
         self._ticks = 0
+        self._nvml_items = 0
         self._own_limits = limits
         empty = baselines.Baseline()
         self._baseline = _remembered(outbox, "baseline", lambda raw: baselines.Baseline.from_json(raw, boot_id), empty)
@@ -121,6 +122,7 @@ class Watch:
 
     def progress(self) -> Iterator[Progress]:
         yield Progress("kernel-log", *self._kernel.progress)
+        yield Progress("nvml", self._nvml.backlog > 0, self._nvml_items)
         yield Progress("clock", not self._folding.is_empty, self._ticks)
 
     def monitors(self) -> list[pb.Monitor]:
@@ -170,6 +172,7 @@ class Watch:
 
     async def run_nvml(self) -> None:
         async for item in self._nvml.events():
+            self._nvml_items += 1
             match item:
                 case NvmlEvent():
                     self._on_nvml_event(item)

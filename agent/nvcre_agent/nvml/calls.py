@@ -8,14 +8,16 @@ nothing is retried and nothing judged.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pynvml
 
 from nvcre_agent.nvml.call_note import CallNote, Doing
 from nvcre_agent.nvml.snapshot import Unread
+from nvcre_agent.nvml.timing import CALL_SECONDS
 
 T = TypeVar("T")
 
@@ -31,6 +33,10 @@ _UNREAD = {
 }
 
 
+def _nothing_counted() -> list[int]:
+    return [0] * (len(CALL_SECONDS) + 1)
+
+
 @dataclass(slots=True)
 class Ledger:
     """What the calls of this process took, and where the agent sees the one in flight."""
@@ -40,12 +46,20 @@ class Ledger:
     count: int = 0
     sum_s: float = 0.0
     max_s: float = 0.0
+    within: list[int] = field(default_factory=_nothing_counted)  # by CALL_SECONDS, the last one above them all
 
-    def take(self) -> dict[str, float]:
+    def add(self, took_s: float) -> None:
+        self.count += 1
+        self.sum_s += took_s
+        self.max_s = max(self.max_s, took_s)
+        self.within[bisect_left(CALL_SECONDS, took_s)] += 1
+
+    def take(self) -> dict[str, Any]:
         """Since the last time."""
         taken = {"count": self.count, "sum_s": round(self.sum_s, 6), "max_s": round(self.max_s, 6)}
-        self.count, self.sum_s, self.max_s = 0, 0.0, 0.0
-        return taken
+        within = self.within
+        self.count, self.sum_s, self.max_s, self.within = 0, 0.0, 0.0, _nothing_counted()
+        return {**taken, "within": within}
 
 
 ledger = Ledger()
@@ -60,10 +74,7 @@ def call(function: Callable[..., T], *args: object, timed: bool = True) -> T:
         return function(*args)
     finally:
         if timed:
-            took_s = time.monotonic() - started
-            ledger.count += 1
-            ledger.sum_s += took_s
-            ledger.max_s = max(ledger.max_s, took_s)
+            ledger.add(time.monotonic() - started)
         if ledger.note is not None:
             ledger.note.write(Doing.NOTHING)
 

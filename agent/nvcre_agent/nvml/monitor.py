@@ -20,7 +20,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +36,7 @@ from nvcre_agent.nvml.snapshot import (
     inventory_from_json,
     snapshot_from_json,
 )
-from nvcre_agent.nvml.timing import Timing, backoff_s
+from nvcre_agent.nvml.timing import CALL_SECONDS, Timing, backoff_s
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class Counts:
     restarts: int = 0  # children after the first one, those after a release apart
     calls: int = 0  # NVML calls that came back, waiting for events apart
     call_seconds: float = 0.0
+    within: list[int] = field(default_factory=lambda: [0] * (len(CALL_SECONDS) + 1))  # of calls, by CALL_SECONDS
     slowest_call_s: float = 0.0  # since the snapshot before the last one
 
 
@@ -173,6 +174,11 @@ class NvmlMonitor:
             return None
         answer: Snapshot | None = await self._ask("snapshot", self._snapshots, deadline_s)
         return answer
+
+    @property
+    def backlog(self) -> int:
+        """Observations that nobody has taken from events() yet."""
+        return self._queue.qsize()
 
     def foreign_processes(self, own_pids: Collection[int]) -> int:
         """Processes on the GPUs in the last snapshot that are not in own_pids (host PIDs, as NVML counts)."""
@@ -329,10 +335,11 @@ class NvmlMonitor:
                 raise ValueError(f"NVML process said {said!r}; agent and worker are of different versions")
         return None
 
-    def _count(self, calls: dict[str, float]) -> None:
+    def _count(self, calls: dict[str, Any]) -> None:
         self.counts.calls += int(calls["count"])
         self.counts.call_seconds += calls["sum_s"]
         self.counts.slowest_call_s = calls["max_s"]
+        self.counts.within = [before + more for before, more in zip(self.counts.within, calls["within"], strict=True)]
 
     async def _change_state(self, state: MonitorState) -> None:
         if state == self.state:

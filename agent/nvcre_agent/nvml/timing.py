@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# Bounds of the histogram of how long calls take: most need microseconds, a stuck firmware seconds.
+CALL_SECONDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:

@@ -134,7 +134,7 @@ async def test_set_healthy_closes_with_a_recovery_that_says_by_whom_and_what_nvm
         assert (code, said in out) == (exit_code, True), out
 
 
-async def test_the_file_is_taken_over_when_it_changes_on_sighup_and_on_reload_and_a_wrong_one_is_refused(
+async def test_the_file_is_taken_over_on_reload_and_on_sighup_and_a_wrong_one_is_refused(
     node: Node, operator: Operator
 ) -> None:
     file = node.root / "agent.yaml"
@@ -142,8 +142,10 @@ async def test_the_file_is_taken_over_when_it_changes_on_sighup_and_on_reload_an
     await node.start(None, "--config", str(file))
     assert (await operator.state())["config"]["file"] == str(file)
 
-    file.write_text("log-level: info\ndcgm-aliases: yes\nserver-name: other\n")  # noticed without being asked
-    await operator.state_once(lambda state: state["config"]["needsRestart"] == ["server-name"])
+    file.write_text("log-level: info\ndcgm-aliases: yes\nserver-name: other\n")
+    code, out = await operator.run("reload")
+    assert (code, out) == (0, "reloaded; changed: dcgm-aliases\nneeds a restart: server-name\n")
+    assert (await operator.state())["config"]["needsRestart"] == ["server-name"]
     await operator.state_once(lambda state: state["inventory"])
     async with asyncio.timeout(PATIENCE_S):
         while True:

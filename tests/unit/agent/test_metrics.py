@@ -135,10 +135,20 @@ def test_a_log_full_of_made_up_xids_does_not_make_endless_series() -> None:
 
 def test_what_the_parts_count_is_read_at_each_scrape() -> None:
     metrics = metrics_of(READ)
-    metrics.read = lambda: Readings(events_queued=4, events_dropped={"outbox_full": 2}, kmsg_overruns=1, nvml_hung=True)
+    metrics.read = lambda: Readings(
+        events_queued=4,
+        events_dropped={"full": 2},
+        kmsg_overruns=1,
+        nvml_hung=True,
+        nvml_calls_within=(5, 3, 0, 0, 0, 0, 1),
+        nvml_call_seconds=12.5,
+    )
     got = samples(metrics)
+    assert got['nvcre_agent_nvml_call_seconds_bucket{le="0.001",node="n"}'] == 8
+    assert got['nvcre_agent_nvml_call_seconds_count{node="n"}'] == 9
+    assert got['nvcre_agent_nvml_call_seconds_sum{node="n"}'] == 12.5
     assert got['nvcre_agent_events_queued{node="n"}'] == 4
-    assert got['nvcre_agent_events_dropped_total{node="n",reason="outbox_full"}'] == 2
+    assert got['nvcre_agent_events_dropped_total{node="n",reason="full"}'] == 2
     assert got['nvcre_agent_kmsg_overrun_total{node="n"}'] == 1
     assert got['nvcre_agent_nvml_hung{node="n"}'] == 1
     assert got['nvcre_agent_config_reload_success{node="n"}'] == 1

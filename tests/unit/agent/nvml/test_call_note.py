@@ -60,4 +60,4 @@ def test_a_call_is_noted_before_it_begins_and_counted_when_it_ends(monkeypatch: 
     taken = calls.ledger.take()
     assert taken["count"] == 1
     assert taken["sum_s"] >= taken["max_s"] >= 0
-    assert calls.ledger.take() == {"count": 0, "sum_s": 0.0, "max_s": 0.0}
+    assert calls.ledger.take() == {"count": 0, "sum_s": 0.0, "max_s": 0.0, "within": [0] * 7}
