@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from nvcre_agent import config
 from nvcre_agent.config import ConfigError, parse, resolve
 
@@ -126,6 +127,16 @@ def test_a_reload_takes_over_live_settings_and_names_those_that_need_a_restart()
     after = replace(before, log_level="debug", heartbeat_interval_s=5.0, outbox=Path("/other"))
     assert config.differences(before, after) == (["heartbeat-interval", "log-level"], ["outbox"])
     assert config.keeping(before, after) == replace(after, outbox=before.outbox)
+
+
+def test_the_daemonset_starts_the_agent_with_flags_that_it_knows() -> None:
+    manifest = yaml.safe_load((Path(__file__).parents[3] / "daemonset/agent.yaml").read_text())
+    pod = manifest["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    got = parse([flag.replace("$(NODE_NAME)", "node-7") for flag in container["args"]], {})
+    mounted = {one["mountPath"] for one in container["volumeMounts"]}
+    assert got.node_name == "node-7"
+    assert {str(config.DEFAULT_FILE.parent), str(got.control_socket.parent)} <= mounted
 
 
 def test_every_setting_has_a_field_and_every_field_a_setting() -> None:
