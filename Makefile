@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-unit test-cluster control-plane lint bench fuzz lock protos clean
+.PHONY: help demo test test-unit test-cluster test-browser control-plane lint bench fuzz lock protos clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -32,6 +32,10 @@ control-plane: $(STAMP)  ## build a real Kubernetes control plane from pinned Go
 
 test-cluster: control-plane  ## the tests that need a real control plane
 	$(BIN)/python -m pytest tests/cluster tests/conformance -m cluster
+
+test-browser: $(STAMP)  ## the tests that look at the HTML report in Chromium (on Debian installs it)
+	tests/browser/install.sh
+	$(BIN)/python -m pytest tests/browser -m browser
 
 lint: $(STAMP)  ## ruff, mypy (strict), import contracts
 	$(BIN)/ruff check .

@@ -58,6 +58,8 @@ AttachOption = Annotated[
     ),
 ]
 ListenOption = Annotated[str, typer.Option(help="HOST:PORT of the API server; port 0 takes any.")]
+HtmlOption = Annotated[Path | None, typer.Option(help="Write the report as a page with its drawings, too.")]
+JunitOption = Annotated[Path | None, typer.Option(help="Write the results as JUnit XML, too, for a CI system.")]
 
 
 @local_app.command("run")
@@ -73,6 +75,8 @@ def local_run(  # noqa: PLR0917  (each is an option)
     control_plane: ControlPlaneOption = ControlPlane.EMBEDDED,
     attach: AttachOption = None,
     listen: ListenOption = "127.0.0.1:0",
+    html: HtmlOption = None,
+    junit: JunitOption = None,
 ) -> None:
     """Run a manifest on a cluster of its own and report which node failed, and why.
 
@@ -103,7 +107,7 @@ def local_run(  # noqa: PLR0917  (each is an option)
     console = Terminal(stderr=True)
     reports = asyncio.run(run_manifest(plan, documents, timeout_s=timeout_s, console=console))
     name = plan.scenario.name if plan.scenario is not None else None
-    raise typer.Exit(show_reports(reports, output=output, scenario=name))
+    raise typer.Exit(show_reports(reports, output=output, scenario=name, html=html, junit=junit))
 
 
 @local_app.command("up")
@@ -136,11 +140,13 @@ def local_up(  # noqa: PLR0917  (each is an option)
 
 
 @app.command("report")
-def report(
+def report(  # noqa: PLR0917  (each is an option)
     job: Annotated[str, typer.Argument(help="Name of the Job.")],
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG, else ~/.kube/config.")] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the Job.")] = "default",
     output: OutputOption = Output.TEXT,
+    html: HtmlOption = None,
+    junit: JunitOption = None,
 ) -> None:
     """Report on a Job of any cluster.
 
@@ -149,7 +155,8 @@ def report(
     from nvcre_cli.local import show_reports  # noqa: PLC0415
     from nvcre_cli.remote import report_on  # noqa: PLC0415
 
-    raise typer.Exit(show_reports([asyncio.run(report_on(kubeconfig, namespace, job))], output=output, scenario=None))
+    reports = [asyncio.run(report_on(kubeconfig, namespace, job))]
+    raise typer.Exit(show_reports(reports, output=output, scenario=None, html=html, junit=junit))
 
 
 @app.command("parse")

@@ -15,6 +15,7 @@ import signal
 import tempfile
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
@@ -127,8 +128,10 @@ def _log_to(cluster: LocalCluster) -> None:
     root.setLevel(logging.INFO)
 
 
-def show_reports(reports: list[JobReport], *, output: str, scenario: str | None) -> int:
-    """Prints on stdout; gives the exit code."""
+def show_reports(
+    reports: list[JobReport], *, output: str, scenario: str | None, html: Path | None = None, junit: Path | None = None
+) -> int:
+    """Prints on stdout, and writes the files that were asked for; gives the exit code."""
     if output == "json":
         write_result(as_document(reports, scenario=scenario) + "\n")
     else:
@@ -137,4 +140,22 @@ def show_reports(reports: list[JobReport], *, output: str, scenario: str | None)
             console = Terminal(width=WIDTH_OF_A_FILE)
         for report in reports:
             print_report(console, report)
+    if html is not None:
+        from nvcre_cli.render.html import as_page  # noqa: PLC0415 - few ask for it
+
+        _write(html, "--html", as_page(reports, scenario=scenario))
+    if junit is not None:
+        from nvcre_cli.render.junit import as_junit  # noqa: PLC0415 - as above
+
+        _write(junit, "--junit", as_junit(reports))
     return exit_code(reports)
+
+
+def _write(path: Path, option: str, text: str) -> None:
+    """Whole or not at all: what reads the file may be waiting for it."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise Problem(f"{option} {path}: {error.strerror or error}") from error

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from nvcre_cli.log_arguments import chunks_of, named_profile, shipped_profiles
 from nvcre_cli.problems import EXIT_FAILED, EXIT_PASSED, UsageProblem
-from nvcre_cli.render.text import show_size
+from nvcre_cli.render.sizes import show_size
 from nvcre_cli.terminal import Terminal, write_result
 
 SHOWN_STEPS = 12

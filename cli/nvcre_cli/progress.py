@@ -18,7 +18,8 @@ from rich.text import Text
 
 from nvcre_cli.durations import show_duration
 from nvcre_cli.outcome import condition, failure, terminal
-from nvcre_cli.render.text import VERDICT_COLOURS, show_size
+from nvcre_cli.render.sizes import show_size
+from nvcre_cli.render.text import VERDICT_COLOURS
 from nvcre_cli.report import Gathered, natural, warnings
 
 MAX_LIVE_WARNINGS = 3

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nvcre_kube.resources import JsonObject
 
+from nvcre_cli.goodput import goodput_of
 from nvcre_cli.outcome import Result, condition, failure, never_ran, result, thresholds
 
 MAX_WARNINGS = 20
@@ -50,6 +51,8 @@ class JobReport:
     attribution: str
     test_type: str
     bandwidth: list[JsonObject]
+    goodput: list[JsonObject]
+    log_gaps: list[JsonObject]
     thresholds: dict[str, str]
     probes: list[JsonObject]
     nodes: list[JsonObject]
@@ -72,6 +75,8 @@ class JobReport:
             "attribution": self.attribution,
             "testType": self.test_type,
             "bandwidth": self.bandwidth,
+            "goodput": self.goodput,
+            "logGaps": self.log_gaps,
             "thresholds": self.thresholds,
             "probes": self.probes,
             "nodes": self.nodes,
@@ -104,6 +109,8 @@ def build(gathered: Gathered, *, note: str = "", gave_up: bool = False) -> JobRe
         attribution=condition(job, "Attributed").get("message", ""),
         test_type=next((str((m.get("spec") or {}).get("testType") or "") for m in bandwidth), ""),
         bandwidth=[row for m in bandwidth for row in (m.get("status") or {}).get("results") or ()],
+        goodput=[goodput_of(m) for m in gathered.measurements if m.get("kind") == "GoodputMeasurement"],
+        log_gaps=[gap for m in gathered.measurements for gap in (m.get("status") or {}).get("logGaps") or ()],
         thresholds=thresholds(job),
         probes=_probes(job, healths),
         nodes=[_node(health) for health in healths],
@@ -199,19 +206,21 @@ def _node(health: JsonObject) -> JsonObject:
 
 def _incidents(job: JsonObject, healths: Iterable[JsonObject]) -> list[JsonObject]:
     """What the agents saw on these nodes around the run, blamed or not, by time."""
-    created = _time(job["metadata"].get("creationTimestamp"))
+    created = moment(job["metadata"].get("creationTimestamp"))
     found = []
     for health in healths:
         status = health.get("status") or {}
         for incident in [*(status.get("incidents") or ()), *(status.get("closedIncidents") or ())]:
-            last = _time(incident.get("lastSeen"))
+            last = moment(incident.get("lastSeen"))
             if created is None or last is None or last >= created - WINDOW_BEFORE:
                 found.append({"node": health["metadata"]["name"], **incident})
     return sorted(found, key=lambda incident: str(incident.get("firstSeen", "")))
 
 
-def _time(text: Any) -> datetime | None:
+def moment(text: Any) -> datetime | None:
+    """A time of the API; None for anything that is none, and for one without a zone."""
     try:
-        return datetime.fromisoformat(text) if isinstance(text, str) else None
+        found = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
+    return found.astimezone(UTC) if found is not None and found.tzinfo is not None else None

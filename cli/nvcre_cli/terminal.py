@@ -17,6 +17,11 @@ from rich.segment import Segment
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # they take no room, so tables are laid out without them
 
 
+def printable(text: str) -> str:
+    """Without control characters, which XML cannot hold either, but with line ends; nor halves of UTF-16 pairs."""
+    return _CONTROLS.sub("", text).encode("utf-8", "replace").decode()
+
+
 class Terminal(Console):
     """rich's own console ends the process with 1 when its reader left; here 1 is a verdict about a run."""
 

@@ -11,19 +11,12 @@ from rich.table import Table
 from rich.text import Text
 
 from nvcre_cli.outcome import FAILURES, Result
+from nvcre_cli.render.plots import bar, shares, spark
+from nvcre_cli.render.sizes import show_size
 from nvcre_cli.report import JobReport
 
 COLOURS = {Result.PASSED: "green", Result.FAILED: "red", Result.RUNNING: "yellow"}
 VERDICT_COLOURS = {"Healthy": "green", "Suspect": "yellow", "Blind": "yellow", "Maintenance": "cyan", "Faulty": "red"}
-_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
-
-
-def show_size(size: int) -> str:
-    """`8388608` -> `8 MiB`."""
-    for unit, name in _UNITS:
-        if size >= unit:
-            return f"{size / unit:g} {name}"
-    return f"{size} B"
 
 
 def show_component(component: JsonObject | None) -> str:
@@ -50,6 +43,9 @@ def print_report(console: Console, report: JobReport) -> None:
         _failed_nodes(report),
         _probes(report),
         _bandwidth(report),
+        _goodput(report),
+        _interruptions(report),
+        _log_gaps(report),
         _incidents(report),
         _warnings(report),
         _nodes(report),
@@ -118,12 +114,68 @@ def _bandwidth(report: JobReport) -> Table | None:
         return None
     limits = ", ".join(f"{key}: {rule}" for key, rule in sorted(report.thresholds.items()))
     title = f"Bandwidth {report.test_type}".rstrip() + (f"  (required: {limits})" if limits else "")
-    table = _table(title, "size", "algbw GB/s", "busbw GB/s", "samples")
-    for row in sorted(report.bandwidth, key=lambda row: int(row.get("sizeBytes", 0))):
-        size = show_size(int(row.get("sizeBytes", 0)))
-        table.add_row(*_plain((size, row.get("algBW", ""), row.get("busBW", ""), row.get("samples", ""))))
-    for column in table.columns:
+    table = _table(title, "size", "algbw GB/s", "busbw GB/s", "samples", "busbw")
+    rows = sorted(report.bandwidth, key=lambda row: int(row.get("sizeBytes", 0)))
+    highest = max(float(row.get("busBW") or 0) for row in rows)
+    for row in rows:
+        size, busbw = show_size(int(row.get("sizeBytes", 0))), row.get("busBW", "")
+        cells = (size, row.get("algBW", ""), busbw, row.get("samples", ""), bar(float(busbw or 0), highest))
+        table.add_row(*_plain(cells))
+    for column in table.columns[:-1]:
         column.justify = "right"
+    return table
+
+
+def _goodput(report: JobReport) -> Table | None:
+    if not report.goodput:
+        return None
+    table = _table("Goodput", "measurement", "", "")
+    table.show_header = False
+    for goodput in report.goodput:
+        parts, points = goodput["breakdownSec"], [point["seconds"] for point in goodput["stepTimes"]]
+        rows = (
+            ("goodput", f"{goodput['ratio']:.4f}" if "ratio" in goodput else "not measured"),
+            ("steps", _steps(goodput)),
+            ("time", shares(parts)),
+            ("", "  ".join(f"{name} {seconds:.1f} s" for name, seconds in parts.items())),
+            ("step time", f"{spark(points)}  {min(points):.3f} to {max(points):.3f} s" if points else ""),
+        )
+        filled = [(name, value) for name, value in rows if value]
+        for position, (name, value) in enumerate(filled):
+            title = goodput["name"] if position == 0 else ""
+            table.add_row(*_plain((title, name, value)), end_section=position == len(filled) - 1)
+    return table
+
+
+def _steps(goodput: JsonObject) -> str:
+    known = (
+        ("up to step", goodput.get("highestStep"), ""),
+        ("mean step time", goodput.get("avgStepTimeSec"), " s"),
+        ("TFLOP/s per GPU", goodput.get("avgTFLOPSPerGPU"), ""),
+        ("interruptions", goodput.get("interruptionCount"), ""),
+    )
+    return ", ".join(f"{name} {value:g}{unit}" for name, value, unit in known if value is not None)
+
+
+def _interruptions(report: JobReport) -> Table | None:
+    found = [past for goodput in report.goodput for past in goodput["interruptions"]]
+    if not found:
+        return None
+    table = _table("Interruptions", "at", "after step", "reason", "lost s", "reschedule s", "resume s", "going on at")
+    for past in found:
+        times = (past.get("lostWorkSec", ""), past.get("rescheduleSec", ""), past.get("resumeSec", ""))
+        table.add_row(
+            *_plain((past["at"], past.get("step", ""), past["reason"], *times, past.get("resumedAt", "not resumed")))
+        )
+    return table
+
+
+def _log_gaps(report: JobReport) -> Table | None:
+    if not report.log_gaps:
+        return None
+    table = _table("Parts of logs that could not be read", "pod", "reason", "after", "before")
+    for gap in report.log_gaps:
+        table.add_row(*_plain((gap["pod"], gap["reason"], gap.get("after", ""), gap.get("before", ""))))
     return table
 
 

@@ -7,7 +7,8 @@ import pytest
 from nvcre_cli.demo import differences
 from nvcre_cli.progress import LineProgress, job_line
 from nvcre_cli.render.documents import as_document, exit_code, overall
-from nvcre_cli.render.text import print_report, show_component, show_size
+from nvcre_cli.render.sizes import show_size
+from nvcre_cli.render.text import print_report, show_component
 from nvcre_cli.report import NOT_TAKEN_UP, Gathered, build, natural
 from nvcre_local.scenario import Expectation, ExpectedNode
 from rich.console import Console
