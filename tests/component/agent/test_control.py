@@ -65,7 +65,7 @@ def incident_of(state: Mapping[str, Any], code: int) -> dict[str, Any] | None:
     return next((one for one in state["incidents"] if one["code"] == code), None)
 
 
-async def test_an_injected_xid_is_shown_as_injected_and_blames_nobody(
+async def test_47_an_injected_xid_is_shown_as_injected_and_blames_nobody(
     node: Node, server: Server, operator: Operator
 ) -> None:
     await node.start(server.address)

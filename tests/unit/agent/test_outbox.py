@@ -154,7 +154,9 @@ async def test_events_wait_for_their_commit_but_not_longer_than_the_limit(
         assert outbox.pending(after=0, limit=10) == []
         assert len(await settled(outbox)) == 1
         assert (outbox.trouble.reason, outbox.slow_commits, outbox.stored_seq) == ("OutboxSlow", 1, 0)
+        assert outbox.progress == (True, 0), "/healthz sees that the writer is stuck"
         answers.set()
+        await until(lambda: outbox.progress == (False, 1))
     async with running(path) as again:
         assert again.depth == 1, "the late commit was made all the same"
 

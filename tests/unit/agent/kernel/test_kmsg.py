@@ -67,6 +67,23 @@ async def test_a_file_is_read_and_followed(tmp_path: Path) -> None:
     assert reader.seen == [("old", True), ("new", False), ("half", False)]
 
 
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo], ids=["file", "fifo"])
+async def test_it_says_whether_records_wait_for_it_and_whether_it_reads(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "kmsg"
+    make(path)
+    async with reading(path) as reader:
+        await until(lambda: reader.log.blind is None and not reader.log.progress[0])
+        _, before = reader.log.progress
+        with path.open("w") as writer:
+            writer.write(record(1, "waits until the loop turns"))
+        assert reader.log.progress == (True, before)
+        await until(lambda: reader.texts != [])
+        waiting, after = reader.log.progress
+        assert (waiting, after > before) == (False, True)
+
+
 async def test_the_position_of_this_boot_is_not_read_again(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_text("".join(record(number, f"line {number}") for number in range(1, 6)))
