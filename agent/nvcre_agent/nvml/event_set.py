@@ -52,6 +52,9 @@ class EventSet:
 
     def wait(self, timeout_ms: int) -> NvmlEvent | WaitFailure | None:
         """The next event, or None when there was none; NVML may return early."""
+        if not self.members:  # of which NVML does not say whether it waits or answers at once
+            time.sleep(timeout_ms / 1000)
+            return None
         try:
             data = call(pynvml.nvmlEventSetWait_v2, self._handle, timeout_ms, timed=False)
         except pynvml.NVMLError as error:

@@ -121,7 +121,7 @@ def simulated_node(first: list[dict[str, Any]]) -> Iterator[SimulationDirectory]
         simulated.uninstall()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(first=st.lists(lines, max_size=3), later=st.lists(lines, max_size=4))
 def test_no_answer_of_nvml_ends_the_worker_or_becomes_an_impossible_value(
     first: list[dict[str, Any]], later: list[dict[str, Any]]

@@ -89,3 +89,14 @@ def test_odd_xids_are_delivered_as_they_are(driver: Driver, simulation: Simulati
     events = event_set(driver)
     simulation.xid(0, code)
     assert next_event(events).data == code
+
+
+def test_a_set_in_which_no_gpu_can_report_is_quiet_and_not_an_error(
+    driver: Driver, simulation: SimulationDirectory
+) -> None:
+    simulation.set(None, calls={"nvmlDeviceRegisterEvents": "NOT_SUPPORTED"})
+    events = event_set(driver)
+    assert not events.members
+    assert set(events.refused.values()) == {Unread.NOT_SUPPORTED}
+    simulation.set(None, calls={"nvmlEventSetWait_v2": "INVALID_ARGUMENT"})
+    assert events.wait(0) is None

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from nvcre_agent.nvml.call_note import CallNote
 from nvcre_agent.nvml.monitor import NvmlMonitor
-from nvcre_agent.nvml.snapshot import Sight, Snapshot, Unread
+from nvcre_agent.nvml.snapshot import MonitorState, Sight, Snapshot, Unread
 from nvcre_agent.nvml.timing import Timing, backoff_s
 
 from tests.support.simulated_nvml import SOON_S, TIMING, SimulationDirectory, alive, eventually, monitoring
@@ -114,6 +114,16 @@ async def test_a_call_that_hangs_is_unresponsive_and_no_children_pile_up(simulat
         assert await listener.monitor.snapshot(SOON_S) is None
         assert first is not None
         await eventually(lambda: not alive(first))
+
+
+async def test_an_init_that_is_slow_without_the_persistence_daemon_is_no_hang(
+    simulation: SimulationDirectory,
+) -> None:
+    simulation.set(None, persistence_mode=0, init_s=2.0)  # twice what another call may take
+    async with monitoring(simulation.description) as listener:
+        await listener.watching()
+        assert [item for item in listener.heard if isinstance(item, MonitorState)] == [listener.monitor.state]
+        assert listener.monitor.counts.hung_calls == 0
 
 
 async def test_a_stopped_process_is_unresponsive_too(simulation: SimulationDirectory) -> None:
