@@ -13,7 +13,6 @@ from typing import Any
 from nvcre_protos.vocabulary import FaultClass
 
 from nvcre_agent.incidents import signals
-from nvcre_agent.incidents.signals import Moment
 from nvcre_agent.kernel import context
 from nvcre_agent.kernel.envelope import Stamp, Writer, looks_like_kernel
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
@@ -25,7 +24,6 @@ SAME_LOSS_S = 300.0  # an Xid 79 and a bus loss line of one address are one loss
 MAX_ROWS = 4096
 MAX_ADDRESSES = 256
 MAX_LISTED = 5
-_NO_TIME = Moment(0.0, 0.0)
 _QUOTES = re.compile(r"NVRM: Xid \(|SXid \(PCI:|GPU has fallen off the bus")
 _PROBE_FAILED = ("The NVIDIA probe routine", "None of the NVIDIA")
 _DETAIL_FIELDS = ("nvlink", "severity", "recovery_action", "caused_by", "switch", "device", "state")
@@ -117,6 +115,11 @@ class Reading:
         return {address: action for address, action in self._recovery.items() if action}
 
     def feed(self, entry: Entry) -> Iterator[Told]:
+        if not entry.text and not entry.continues:  # of the kernel or not, it says nothing
+            self._parser.skip()
+            self._believed = entry.writer is not Writer.PROCESS
+            self.recognised += entry.writer is Writer.KERNEL
+            return
         if entry.continues:
             believed = self._believed
             found = self._parser.feed_rest(entry.text, entry.line) if believed else iter(())
@@ -133,7 +136,7 @@ class Reading:
             self.quoted.add(entry.line)
 
     def _tell(self, event: KernelEvent, entry: Entry) -> Told:
-        verdict = signals.from_kernel(event, signals.NO_GPUS, _NO_TIME, injected=event.injected).verdict
+        verdict = signals.verdict_of(event)
         hardware = verdict.hardware
         if event.message.startswith(_PROBE_FAILED):
             hardware, self._probe_failed = None, True

@@ -59,7 +59,7 @@ def from_kernel(
         subject=subject,
         component=component,
         source=Source.KERNEL_LOG,
-        verdict=_verdict(event),
+        verdict=verdict_of(event),
         message=event.message or event.raw,
         time_s=at.time_s,
         monotonic_s=at.monotonic_s,
@@ -125,7 +125,9 @@ def _owner(event: KernelEvent, inventory: Inventory) -> tuple[str, Component]:
     gpu = gpu_component(pci, inventory)
     if event.nvlink is not None:
         gpu = Component(ComponentKind.NVLINK, event.nvlink, gpu.uuid, gpu.pci_bus_id)
-    return str(pci), replace(gpu, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance)
+    if event.gpu_instance is not None or event.compute_instance is not None:
+        gpu = replace(gpu, gpu_instance=event.gpu_instance, compute_instance=event.compute_instance)
+    return str(pci), gpu
 
 
 def _with_function(printed: str) -> str:
@@ -134,7 +136,7 @@ def _with_function(printed: str) -> str:
     return str(PciAddress.parse(printed))[:-1] + (function if dot else "0")
 
 
-def _verdict(event: KernelEvent) -> Classification:
+def verdict_of(event: KernelEvent) -> Classification:
     code = event.code or 0
     match event.kind:
         case KernelEventKind.XID:

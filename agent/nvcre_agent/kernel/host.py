@@ -29,7 +29,9 @@ _OOM = re.compile(
     r"(?P<message>(?:Memory cgroup out of memory: |Out of memory: )?"
     r"Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10},)? \((?P<process>.{0,64}?)\))(?=[ ,]|$)"
 )
-_MCE = re.compile(r"mce: \[Hardware Error\]: (?P<message>.{1,200})")
+_MCE = re.compile(
+    r"mce: (?:\[Hardware Error\]: |(?P<consumed>(?=Uncorrected hardware memory error in )))(?P<message>.{1,200})"
+)
 _MCE_HEAD = re.compile(r"CPU \d+: Machine Check(?: Exception)?: ")
 _MCE_DECODED = re.compile(
     r"\[Hardware Error\]: "
@@ -38,12 +40,13 @@ _MCE_DECODED = re.compile(
 _FIRMWARE_ERROR = re.compile(
     r"\{\d{1,10}\}\[Hardware Error\]: +(?P<message>event severity: (?P<word>corrected|recoverable|fatal|info)\b.{0,64})"
 )
-_EDAC = re.compile(r"EDAC (?P<device>[\w.#-]{1,32}): (?P<message>\d+ (?P<word>CE|UE) .{0,200})")
+_EDAC = re.compile(r"EDAC (?:\w{1,32}: )?(?P<device>[\w.#-]{1,32}): (?P<message>\d+ (?P<word>CE|UE) .{0,200})")
 _MEMORY_FAILURE = re.compile(r"Memory failure: (?P<message>0x[0-9a-fA-F]{1,16}: .{1,200})")
 
 # What mlx5 says of itself, and how bad it is (NVSentinel's NIC driver patterns).
 _MLX5_WORDS = (
     ("unrecoverable hardware error", "Fatal"),
+    ("health recovery failed", "Fatal"),
     ("Fatal error", "Fatal"),
     ("device's health compromised", "Fatal"),
     ("Will cause a leak of a command resource", "Fatal"),
@@ -65,17 +68,19 @@ class PcieErrors:
     Where the port's line of an uncorrected error is missing, the device's line is the event.
     """
 
-    MAX_DETAILS = 4  # that "Multiple" may introduce
+    DETAILS_OF_SEVERAL = 4  # that "Multiple" may introduce
+    MAX_DETAILS = 64
 
     def __init__(self) -> None:
-        self._announced = ""
-        self._details_left = 0
+        self._details_left: dict[str, int] = {}  # by severity: two ports may tell at once
 
     def feed(self, line: str) -> KernelEvent | None:
         if (found := _BUS_ERROR.match(line)) is not None:
             severity = _aer_severity(found["severity"])
-            if severity == "Corrected" or (severity == self._announced and self._details_left > 0):
-                self._details_left -= 1
+            if severity == "Corrected":
+                return None
+            if self._details_left.get(severity, 0) > 0:
+                self._details_left[severity] -= 1
                 return None
             message, device = found["message"].rstrip(), found["device"]
         elif (found := _AER.match(line)) is None:
@@ -85,8 +90,8 @@ class PcieErrors:
             if (received := _AER_RECEIVED.match(message)) is not None:
                 severity = _aer_severity(received["severity"])
                 device = received["device"] or found["port"]
-                self._announced = severity
-                self._details_left = self.MAX_DETAILS if received["multiple"] else 1
+                left = self._details_left.get(severity, 0) + (self.DETAILS_OF_SEVERAL if received["multiple"] else 1)
+                self._details_left[severity] = min(left, self.MAX_DETAILS)
             elif "can't recover" in message:
                 severity, device = "Cannot recover", found["port"]
             else:
@@ -141,9 +146,10 @@ def oom_kill(line: str) -> KernelEvent | None:
 def machine_check(line: str) -> KernelEvent | None:
     """One event for each machine check: its first line, an EDAC count, or a page taken out of use."""
     if (found := _MCE.match(line)) is not None:
-        if _MCE_HEAD.match(found["message"]) is None:
+        if _MCE_HEAD.match(found["message"]) is None and found["consumed"] is None:
             return None  # TSC, PROCESSOR and similar lines are details
-        severity = "Uncorrected" if "Exception" in found["message"][:40] else "Corrected"
+        severe = found["consumed"] is not None or "Exception" in found["message"][:40]
+        severity = "Uncorrected" if severe else "Corrected"
         return KernelEvent(KernelEventKind.MCE, found["message"].rstrip(), line, severity=severity)
     if (found := _MCE_DECODED.match(line) or _FIRMWARE_ERROR.match(line)) is not None:
         mild = found["word"] in ("Corrected", "Deferred", "corrected", "info")

@@ -12,7 +12,7 @@ from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.xid.classify import link_event, recovery_action
 
 _PCI = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_PCI})([^)]{{0,64}})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
+_XID = re.compile(rf"NVRM: Xid ?\((?:PCI:)?({_PCI})([^)]{{0,64}})\):? *(\d{{1,9}})(?=\W|$)[,:;]? *")
 _GPU_INSTANCE = re.compile(r"\bGPU-I: *(\d{1,4})\b")
 _COMPUTE_INSTANCE = re.compile(r"\bGPU-CI: *(\d{1,4})\b")
 _CLUSTER = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})\b")
@@ -21,12 +21,12 @@ _PID = re.compile(r"pid=('?<unknown>'?|\d{1,10})(?:, *|$)")
 _NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
 _LINK = re.compile(r"\bon link (\d{1,3})\b")
-_SXID = re.compile(rf"nvidia-nvswitch(\d{{1,3}}): SXid \((?:PCI:)?({_PCI})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
+_SXID = re.compile(rf"nvidia-nvswitch(\d{{0,3}}): SXid \((?:PCI:)?({_PCI})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
 _SXID_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _SXID_LINK = re.compile(r"\bLink (\d{1,3})\b")
 _SXID_DETAIL = ("Severity ", "Data {")
 _BUS_DROP = re.compile(rf"NVRM: GPU (?:at (?:PCI:)?)?({_PCI}):? ((?:GPU )?has fallen off the bus\.?)")
-_RM_INIT = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (RmInitAdapter failed!.{{0,200}})")
+_RM_INIT = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (RmInitAdapter(?: failed!|: Cannot initialize GSP).{{0,200}})")
 _RM_INIT_NO_DEVICE = re.compile(
     r"NVRM: (RmInitAdapter: Cannot initialize GSP firmware RM.{0,200}"
     r"|RmInitAdapter failed!.{0,200}"
@@ -103,7 +103,7 @@ def sxid(line: str) -> KernelEvent | None:
         raw=line,
         pci=found[2],
         code=int(found[3]),
-        switch=int(found[1]),
+        switch=int(found[1]) if found[1] else None,
         nvlink=int(link[1]) if link else None,
         severity=None if word is None else "Fatal" if word[1].lower() == "fatal" else "Non-fatal",
     )

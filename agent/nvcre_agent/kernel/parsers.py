@@ -39,6 +39,10 @@ class LineParser:
             if (event := self._line(one[:MAX_LINE].rstrip("\r"), line)) is not None:
                 yield event if event.line else replace(event, line=line)
 
+    def skip(self) -> None:
+        """A record that is none of ours."""
+        self._driver_record = False
+
     def feed_rest(self, text: str, line: int = 0) -> Iterator[KernelEvent]:
         """A further line of the record that was fed last, where a log gives a record's lines one by one."""
         if self._driver_record and (event := self._line(text[:MAX_LINE].rstrip("\r"), line)) is not None:

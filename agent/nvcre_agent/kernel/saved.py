@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TextIO, cast
 
-from nvcre_agent.kernel import columns
+from nvcre_agent.kernel import columns, dull
 from nvcre_agent.kernel.envelope import Line, Stamp, Writer, unwrap
 from nvcre_agent.kernel.fields import FieldBlock
 from nvcre_agent.kernel.objects import object_line, replaced
@@ -30,7 +30,6 @@ _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$", re.DOTA
 # Consoles lose line ends: the next line of the kernel inside one of the driver's.
 _GLUED = re.compile(r"(?=\[ {0,16}\d{1,12}\.\d{6}\] (?:NVRM|nvidia-nvswitch\d{1,3}): )")
 _RUNTIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([FP]) ")
-_OBJECT = frozenset("{[\x1e") | frozenset("dtlmn")  # also of "data: {", and of the first word of logfmt
 _RECORD = re.compile(r"\d{1,4},\d{1,20},\d")  # of /dev/kmsg
 # A file that was cut at its head begins inside a prefix.
 _CUT_HEAD = re.compile(r"[^\[\"'=]{0,64}?(?:\d\] |kernel: (?:\[ {0,16}\d{1,12}\.\d{1,9}\] )?)")
@@ -116,6 +115,10 @@ class SavedLog:
         if not line or line.isspace():
             self.counts.blank += 1
             return
+        if (writer := dull.writer_of_dull(line)) is not None:
+            self._after_kmsg = False
+            yield self._counted(number, Line(writer, ""))
+            return
         if FieldBlock.begins(line):
             self._block = FieldBlock(number, line)
             self.counts.fields += 1
@@ -136,7 +139,7 @@ class SavedLog:
         return None
 
     def _line(self, number: int, line: str) -> Iterator[Entry]:
-        if line[0] in _OBJECT and (found := object_line(line)) is not None:
+        if _is_object(line) and (found := object_line(line)) is not None:
             for one in found:
                 yield self._counted(number, one)
             return
@@ -202,6 +205,10 @@ class SavedLog:
         if (repeated := _REPEATED.match(said.text)) is not None:
             return replace(whole, text=unwrap(repeated[2]).text, repeats=int(repeated[1]))
         return whole
+
+
+def _is_object(line: str) -> bool:
+    return line.startswith(("{", "\x1e", "[{", "data: {")) or '"=>' in line or "msg=" in line
 
 
 def _decoded(stream: BinaryIO) -> TextIO:
