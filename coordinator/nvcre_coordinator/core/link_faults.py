@@ -83,13 +83,18 @@ def reports(incidents: Sequence[Incident]) -> tuple[LinkReport, ...]:
 class LinkEvent:
     """One event in a domain, told by several nodes."""
 
+    at: datetime
     nodes: tuple[str, ...]
     guilty: tuple[str, ...]  # those with a local reason
-    link: int | None  # the number of the link that all tell of; None: several
     sentence: str
 
     def witness(self, node: str) -> bool:
         return node in self.nodes and node not in self.guilty
+
+    def covers(self, incident: Incident) -> bool:
+        """Is this incident of a node a telling of the event?"""
+        first = incident.first_seen
+        return of_link(incident) and first is not None and abs(first - self.at) <= SAME_MINUTE
 
 
 def link_event(node: str, told: Mapping[str, Sequence[LinkReport]]) -> LinkEvent | None:
@@ -114,4 +119,4 @@ def link_event(node: str, told: Mapping[str, Sequence[LinkReport]]) -> LinkEvent
         cause = f"none has a reason of its own: look at the NVSwitch at the far end of link {link}"
     else:
         cause = "none has a reason of its own: look at the NVLink switches between them"
-    return LinkEvent(nodes, guilty, link, f"{len(nodes)} nodes tell of a dead NVLink within a minute; {cause}")
+    return LinkEvent(at, nodes, guilty, f"{len(nodes)} nodes tell of a dead NVLink within a minute; {cause}")

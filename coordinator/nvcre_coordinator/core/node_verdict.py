@@ -21,7 +21,7 @@ from nvcre_protos.vocabulary import ComponentKind, FaultClass, RecoveredBy
 from nvcre_coordinator.core.application_repeats import Suspicion, application_repeats
 from nvcre_coordinator.core.escalation import is_conditional, is_fault
 from nvcre_coordinator.core.incidents import Component, Incident, importance
-from nvcre_coordinator.core.link_faults import LinkEvent, of_link
+from nvcre_coordinator.core.link_faults import LinkEvent
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeVerdict
 
 
@@ -93,7 +93,7 @@ class Observed:
         return tuple(
             incident
             for incident in self.open
-            if is_conditional(incident) and not (self.link_event is not None and of_link(incident))
+            if is_conditional(incident) and not (self.link_event is not None and self.link_event.covers(incident))
         )
 
     def patterns(self, now: datetime) -> tuple[Suspicion, ...]:

@@ -196,6 +196,14 @@ def test_15_a_link_fault_without_a_crowd_stays_a_suspicion(others: int, domain: 
     assert rack.assess("node-0").verdict is Verdict.SUSPECT
 
 
+def test_15_a_witness_is_suspect_all_the_same_for_another_link_that_died_yesterday() -> None:
+    rack = Rack()
+    yesterday = link_fault(33, link=2, at=NOW - timedelta(days=1))
+    for number in range(3):
+        rack.tell(f"node-{number}", link_fault(33), *([yesterday] if number == 0 else []))
+    assert rack.verdicts() == {"node-0": Verdict.SUSPECT, "node-1": Verdict.HEALTHY, "node-2": Verdict.HEALTHY}
+
+
 def test_15_the_nodes_that_told_first_are_looked_at_again_and_memory_is_bounded() -> None:
     rack = Rack()
     rack.tell("a", link_fault(33))
