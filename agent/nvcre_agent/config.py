@@ -275,7 +275,7 @@ def read_file(path: Path) -> tuple[dict[str, Given], list[Problem]]:
         root = yaml.compose(raw.decode("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError) as error:
         return {}, [Problem(f"{path}:", f"cannot be read: {error}")]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         return {}, [Problem(f"{path}:", f"is not YAML: {' '.join(str(error).split())}")]
     if root is None:
         return {}, []
@@ -306,6 +306,8 @@ def _form(name: str, value: Any, given: Mapping[str, Given]) -> str | None:
         return f"{name} must be a single value, not a list or a mapping"
     if value.tag == "tag:yaml.org,2002:null" or not value.value:
         return f"{name} has no value; give one or remove the line"
+    if not value.value.isprintable():
+        return f"{name} must be one line without control characters"
     return None
 
 

@@ -72,7 +72,7 @@ _addresses: list[str] = []
 async def _serving() -> str:
     if not _addresses:
         metrics = Metrics("node", "1.0")
-        exposition = Exposition(metrics.scrape, lambda: (True, {}))
+        exposition = Exposition(metrics.scrape, lambda: (True, {}), dict)
         _addresses.append(await exposition.start("127.0.0.1", 0))
     return _addresses[0]
 

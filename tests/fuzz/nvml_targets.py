@@ -105,7 +105,7 @@ class _Node:
                 case tracker.Recovered(finding):
                     self._tell(self._folding.finding_recovered(finding, **now))
         self._baseline = self._baseline.advance(snapshot)
-        baseline.Baseline.from_json(json.loads(json.dumps(self._baseline.to_json())))
+        baseline.Baseline.from_json(json.loads(json.dumps(self._baseline.to_json("boot"))), "boot")
 
     def event(self, event: NvmlEvent) -> None:
         if (signal := from_nvml(event)) is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from fuzz import kernel_targets, log_targets, network_targets, nvml_targets
+from fuzz import kernel_targets, log_targets, network_targets, nvml_targets, operator_targets
 
 SEEDS = Path(__file__).with_name("seeds")
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -19,6 +19,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
         network_targets.agent_messages,
         log_targets.workload_log,
         log_targets.log_profile,
+        operator_targets.agent_config,
+        operator_targets.control,
     )
 }
 

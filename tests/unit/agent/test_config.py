@@ -91,6 +91,7 @@ def test_usage_errors_end_with_2_and_name_the_flag(
         ("log-level: [debug]", "agent.yaml:1: log-level must be a single value, not a list or a mapping"),
         ("log-level:", "agent.yaml:1: log-level has no value; give one or remove the line"),
         ("log-level: info\nlog-level: debug", "agent.yaml:2: log-level is given twice; keep one"),
+        ('outbox: "a\\0b"', "agent.yaml:1: outbox must be one line without control characters"),
         ("dcgm-aliases: maybe", "agent.yaml:1: dcgm-aliases 'maybe' must be true or false"),
         ("[a]: b", "agent.yaml:1: 'a key that is no text' is no setting; known are node-name"),
         ("- a", "agent.yaml: must map settings to values, such as `log-level: debug`"),
