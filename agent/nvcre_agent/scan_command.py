@@ -34,8 +34,8 @@ exit codes:
   1  hardware is suspect: see the device, the fault and what to do
   2  something could not be looked at (no driver, no permission, a call that hangs), and nothing seen is suspect
 
-Not seen by a single look: a GPU that is not listed any more, and error counters that rose. The running agent sees
-those.
+Not seen by a single look: a GPU that is not listed any more, error counters that rose, an InfiniBand port that went
+down. The running agent sees those.
 """
 
 
