@@ -73,6 +73,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         limits.override(tmp_path / "nowhere.yaml")
 
 
+def test_a_product_is_known_by_whole_words_of_its_name(tmp_path: Path) -> None:
+    override(tmp_path, "temperature_margin: {celsius_of: {L40: 20, B200: 20}}")
+    for product in ("NVIDIA L40S", "NVIDIA GB200"):
+        seen = snapshot(healthy(0, identity=identity(0, product=product), temperature_margin_c=10))
+        said = evaluate(seen, Baseline().advance(seen), limits.in_use())
+        assert not any(isinstance(one, Finding) for one in said)
+
+
 @pytest.mark.parametrize(
     ("product", "margin_c", "found"),
     [

@@ -88,6 +88,18 @@ def test_a_counter_that_was_reset_is_no_error(counter: str) -> None:
     assert node.checks == []
 
 
+@pytest.mark.parametrize("counter", ["nvlink_replays", "nvlink_recoveries"])
+def test_an_error_after_the_counter_was_reset_is_found(counter: str) -> None:
+    node = CheckedNode()
+    node.set(2, **{counter: 10**6})
+    node.watch(60)
+    node.set(2, **{counter: 0})
+    node.watch(30)
+    node.set(2, **{counter: 1})
+    node.watch(30)
+    assert node.checks == ["nvlink_errors"]
+
+
 def test_ecc_errors_stay_found_until_the_counter_is_reset_and_count_anew_after_it() -> None:
     node = CheckedNode()
     node.set(2, ecc_uncorrected_volatile=7)

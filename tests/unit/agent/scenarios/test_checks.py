@@ -200,6 +200,15 @@ def test_24_a_slow_link_under_load_for_several_samples_is_a_fault_with_both_numb
     assert node.open == ()
 
 
+def test_24_mig_hides_the_load_and_ends_nothing() -> None:
+    node = CheckedNode()
+    node.set(3, pcie_width=8, utilization_gpu=95)
+    node.watch(90)
+    node.set(3, pcie_width=16, mig_mode=1, utilization_gpu=Unread.NOT_SUPPORTED)
+    node.watch(600)
+    assert "pcie_link" in node.checks
+
+
 # --- 25 and 26
 
 
