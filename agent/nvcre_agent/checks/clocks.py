@@ -40,7 +40,7 @@ def hw_slowdown(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Itera
             fault_class=FaultClass.INFORMATIONAL,
             blame=Blame.CONDITIONAL,
             condition="a bandwidth probe is slow, or its peers under the same load are not slowed down",
-            what=f"is slowed down by {' and '.join(_REASONS[bit] for bit in seen[:2])}, again and again for 10 minutes",
+            what=f"is slowed down by {' and '.join(_REASONS[bit] for bit in seen[:2])}, again and again within 10 minutes",
             remedy=_REMEDIES[seen[0]],
         )
 
