@@ -34,13 +34,14 @@ def hw_slowdown(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Itera
         if len(slowdowns) / (WINDOW_S / 60) < limits.hw_slowdown_per_min:
             return None
         seen = [bit for bit in _REASONS if any(one.reasons & bit for one in slowdowns)]
+        reasons = " and ".join(_REASONS[bit] for bit in seen[:2])
         return gpus.finding(
             "hw_slowdown",
             gpu.identity,
             fault_class=FaultClass.INFORMATIONAL,
             blame=Blame.CONDITIONAL,
             condition="a bandwidth probe is slow, or its peers under the same load are not slowed down",
-            what=f"is slowed down by {' and '.join(_REASONS[bit] for bit in seen[:2])}, again and again within 10 minutes",
+            what=f"was slowed down by {reasons} again and again within 10 minutes",
             remedy=_REMEDIES[seen[0]],
         )
 
