@@ -12,7 +12,7 @@ It rests on what NodeHealth keeps: the open incidents and the last closed ones, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -48,10 +48,15 @@ def application_repeats(
         unit = incident.unit if incident.code == SM_EXCEPTION else ""
         if incident.code != SM_EXCEPTION or unit:
             by_part.setdefault((_gpu(incident.component), incident.code, unit), []).append(incident)
+    gpus_of: dict[tuple[int, str], set[str]] = {}  # where each job met each error
+    for incident in recent:
+        if incident.workload and incident.component is not None:
+            job = incident.code, workload_identity(incident.workload)
+            gpus_of.setdefault(job, set()).add(_gpu(incident.component))
     found = [
         suspicion
         for (_, code, unit), here in sorted(by_part.items())
-        if (suspicion := _suspicion(code, unit, here, recent)) is not None
+        if (suspicion := _suspicion(code, unit, here, gpus_of)) is not None
     ]
     return tuple(sorted(found, key=lambda each: (each.component.index is None, each.component.index or 0)))
 
@@ -73,13 +78,15 @@ def _is_recent(incident: Incident, now: datetime, diagnosed_at: datetime | None)
     )
 
 
-def _suspicion(code: int, unit: str, here: Sequence[Incident], everywhere: Sequence[Incident]) -> Suspicion | None:
+def _suspicion(
+    code: int, unit: str, here: Sequence[Incident], gpus_of: Mapping[tuple[int, str], set[str]]
+) -> Suspicion | None:
     last_of_job: dict[str, datetime] = {}
     names: set[str] = set()
     for incident in here:
         assert incident.last_seen is not None
-        if incident.workload and not _carried_around(incident, everywhere):
-            job = workload_identity(incident.workload)
+        job = workload_identity(incident.workload)
+        if incident.workload and len(gpus_of[code, job]) == 1:  # else the job carries its error around
             last_of_job[job] = max(last_of_job.get(job, incident.last_seen), incident.last_seen)
             names.add(incident.workload.partition("#")[0])
     component = here[0].component
@@ -95,20 +102,6 @@ def _suspicion(code: int, unit: str, here: Sequence[Incident], everywhere: Seque
     )
     until = sorted(last_of_job.values())[-2] + WINDOW  # then one job is left
     return Suspicion(gpu, message, until)
-
-
-def _carried_around(incident: Incident, everywhere: Sequence[Incident]) -> bool:
-    """Does its job have the same error on another GPU too?"""
-    mine = workload_identity(incident.workload)
-    return any(
-        other.code == incident.code
-        and workload_identity(other.workload) == mine
-        and other.component is not None
-        and incident.component is not None
-        and _gpu(other.component) != _gpu(incident.component)
-        for other in everywhere
-        if other.workload
-    )
 
 
 def _gpu(component: Component) -> str:

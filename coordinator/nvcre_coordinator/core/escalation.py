@@ -9,8 +9,8 @@ maintenance accuses nobody. Errors of applications: core/application_repeats.py;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 
 import msgspec
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy
@@ -26,6 +26,8 @@ _RUNGS = {FaultClass.NEEDS_RESET: 1, FaultClass.NEEDS_REBOOT: 2, FaultClass.FATA
 _PARTS = frozenset({ComponentKind.GPU, ComponentKind.NVLINK})
 _REMEDIES = frozenset({RecoveredBy.RESET, RecoveredBy.REBOOT})
 _BUS_LOSS = frozenset({"gpu_lost", "gpu_missing"})
+_Fault = tuple[tuple[str, int, str], Component | None]
+"""Which fault it is, and of what."""
 
 
 def is_fault(incident: Incident) -> bool:
@@ -43,14 +45,18 @@ def _accusable(incident: Incident) -> bool:
 
 def judged(open_now: Sequence[Incident], closed: Sequence[Incident]) -> tuple[Incident, ...]:
     """The open incidents as the history of their node makes them; nothing is added or left out."""
-    return tuple(_judged(incident, open_now, closed) for incident in open_now)
+    times: dict[_Fault, list[datetime]] = {}
+    for incident in (*open_now, *closed):
+        if _accusable(incident) and incident.last_seen is not None:
+            times.setdefault(_fault(incident), []).append(incident.last_seen)
+    return tuple(_judged(incident, times, closed) for incident in open_now)
 
 
-def _judged(incident: Incident, open_now: Sequence[Incident], closed: Sequence[Incident]) -> Incident:
+def _judged(incident: Incident, times: Mapping[_Fault, Sequence[datetime]], closed: Sequence[Incident]) -> Incident:
     if is_fault(incident):
         return _after_remedy(incident, closed)
     if is_conditional(incident) and not far_end(incident):
-        return _often(incident, open_now, closed)
+        return _often(incident, times.get(_fault(incident), ()))
     return incident
 
 
@@ -92,24 +98,17 @@ def _came_back(earlier: Incident, incident: Incident) -> bool:
     )
 
 
-def _often(incident: Incident, open_now: Iterable[Incident], closed: Iterable[Incident]) -> Incident:
+def _often(incident: Incident, times: Sequence[datetime]) -> Incident:
     """Counted back from this incident's last time, so that the answer does not depend on when it is asked."""
     last = incident.last_seen
-    same = [
-        other
-        for other in (*open_now, *closed)
-        if _accusable(other)
-        and _family(other) == _family(incident)
-        and other.component == incident.component
-        and last is not None
-        and other.last_seen is not None
-        and abs(last - other.last_seen) <= CONDITIONAL_WINDOW
-    ]
-    if len(same) < CONDITIONAL_REPEATS:
+    near = 0 if last is None else sum(abs(last - at) <= CONDITIONAL_WINDOW for at in times)
+    if near < CONDITIONAL_REPEATS:
         return incident
-    return msgspec.structs.replace(
-        incident, blame=Blame.YES, escalation=f"seen {len(same)} times on this part within 24 h"
-    )
+    return msgspec.structs.replace(incident, blame=Blame.YES, escalation=f"seen {near} times on this part within 24 h")
+
+
+def _fault(incident: Incident) -> _Fault:
+    return _family(incident), incident.component
 
 
 def _family(incident: Incident) -> tuple[str, int, str]:

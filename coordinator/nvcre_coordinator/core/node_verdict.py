@@ -174,12 +174,12 @@ def assess_gpus(seen: Observed, now: datetime, rules: Rules) -> tuple[GpuVerdict
     """Each GPU of the inventory. What is the node's, the fabric's or a NIC's is in the node's verdict alone."""
     patterns = seen.patterns(now)
     held = recently_recovered(seen, now, rules)
-    nothing_seen = bool(_blindness(seen))
-    return tuple(_assess_gpu(gpu, seen, patterns, held[0] if held else None, blind=nothing_seen) for gpu in seen.gpus)
+    suspicious = frozenset(incident.id for incident in seen.suspicious)
+    return tuple(_assess_gpu(gpu, seen, suspicious, patterns, held[0] if held else None) for gpu in seen.gpus)
 
 
 def _assess_gpu(
-    gpu: Gpu, seen: Observed, patterns: Sequence[Suspicion], held: Incident | None, *, blind: bool
+    gpu: Gpu, seen: Observed, suspicious: frozenset[str], patterns: Sequence[Suspicion], held: Incident | None
 ) -> GpuVerdict:
     def found(verdict: Verdict, message: str = "", fault_class: FaultClass | None = None) -> GpuVerdict:
         return GpuVerdict(index=gpu.index, uuid=gpu.uuid, verdict=verdict, fault_class=fault_class, message=message)
@@ -189,14 +189,14 @@ def _assess_gpu(
         return found(Verdict.MAINTENANCE)
     if faults := [incident for incident in here if is_fault(incident)]:
         return found(Verdict.FAULTY, _sentence(faults), _worst(faults).fault_class)
-    if conditional := [incident for incident in here if incident in seen.suspicious]:
+    if conditional := [incident for incident in here if incident.id in suspicious]:
         return found(Verdict.SUSPECT, _sentence(conditional), _worst(conditional).fault_class)
     if pattern := next((each for each in patterns if _is_on(each.component, gpu)), None):
         return found(Verdict.SUSPECT, pattern.message)
     if held is not None and _is_on(held.component, gpu):
         return found(Verdict.SUSPECT, f"{held.message or held.kind} has recovered and is watched")
     warnings = [incident for incident in here if not incident.injected]
-    return found(Verdict.BLIND if blind else Verdict.HEALTHY, _sentence(warnings) if warnings else "")
+    return found(Verdict.BLIND if _blindness(seen) else Verdict.HEALTHY, _sentence(warnings) if warnings else "")
 
 
 def _is_on(component: Component | None, gpu: Gpu) -> bool:
