@@ -136,7 +136,11 @@ def start_plane(directory: Path, kubernetes: str, *flags: str) -> Plane:
 
 @contextmanager
 def kubelets_of(
-    plane: Plane, directory: Path, nodes: Iterable[str] = NODES, simulation: SimulationDirectory | None = None
+    plane: Plane,
+    directory: Path,
+    *flags: str,
+    nodes: Iterable[str] = NODES,
+    simulation: SimulationDirectory | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """With `simulation`, Pods find its nccl-tests and agents its driver (`agents` below). The Nodes go with them."""
     nodes = tuple(nodes)
@@ -145,7 +149,7 @@ def kubelets_of(
     command += ["--root", str(directory / "pods"), "--kubelet-client-ca", str(plane.authority)]
     command += [word for node in nodes for word in ("--node", node)]
     command += ["--simulation", str(simulation.root)] if simulation is not None else []
-    process = start([*command, "--ready-file", str(ready)], log)
+    process = start([*command, *flags, "--ready-file", str(ready)], log)
     wait_for_file(ready, process, log, PATIENCE_S)
     yield process
     assert stop(process) == 0

@@ -26,6 +26,8 @@ from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_local.node.environment import Machine
 from nvcre_local.node.kubelet import Kubelet
+from nvcre_local.node.log_files import MAX_BYTES
+from nvcre_local.node.log_records import RECORD_LIMIT
 from nvcre_local.node.log_server import LogServer
 from nvcre_local.node.node_objects import Host, NodeSpec, parse_node
 from nvcre_local.node.pods import NodeServices
@@ -67,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         "kubelet-client-ca",
         "PEM of the authority whose client certificates may read logs: what a kube-apiserver shows",
         metavar="FILE",
+    )
+    flags.add(
+        "container-log-max-size",
+        "bytes of a container's log before it is rotated, as a kubelet's",
+        str(MAX_BYTES),
+        "BYTES",
     )
     flags.add("gpu-product", "label nvidia.com/gpu.product; a scenario's product wins", "", "NAME")
     flags.add(
@@ -116,6 +124,13 @@ def _machine(arguments: argparse.Namespace) -> Machine:
         lang=os.environ.get("LANG", "C.UTF-8"),
         simulation=Path(arguments.simulation).resolve() if arguments.simulation else None,
     )
+
+
+def _log_max_bytes(arguments: argparse.Namespace) -> int:
+    text = arguments.container_log_max_size
+    if not (text.isascii() and text.isdecimal() and len(text) <= 15 and int(text) >= RECORD_LIMIT):
+        raise UsageError(f"--container-log-max-size {text!r} must be a number of bytes, at least {RECORD_LIMIT}")
+    return int(text)
 
 
 def _host() -> Host:
@@ -189,7 +204,9 @@ async def _serve(
         indexers={JOBSET_INDEX: jobset_of},
     )
     processes = Processes()
-    services = NodeServices(client, events, processes, MountedObjects(client), _machine(arguments), root)
+    services = NodeServices(
+        client, events, processes, MountedObjects(client), _machine(arguments), root, _log_max_bytes(arguments)
+    )
     kubelet: Kubelet | None = None
 
     def find(node: str, namespace: str, pod: str, container: str) -> Any:

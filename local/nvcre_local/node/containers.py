@@ -70,12 +70,20 @@ class Container:
     """One container of a Pod: its record, the logs of its current and its previous run, its process."""
 
     def __init__(
-        self, spec: JsonObject, *, log_dir: Path, processes: Processes, on_change: Callable[[], None], restarts: int = 0
+        self,
+        spec: JsonObject,
+        *,
+        log_dir: Path,
+        log_max_bytes: int,
+        processes: Processes,
+        on_change: Callable[[], None],
+        restarts: int = 0,
     ) -> None:
         self.record = ContainerRecord(spec["name"], spec.get("image", ""), restarts=restarts)
         self.log: ContainerLog | None = None
         self.previous_log: ContainerLog | None = None
         self._log_dir = log_dir
+        self._log_max_bytes = log_max_bytes
         self._processes = processes
         self._on_change = on_change
         self._process: Process | None = None
@@ -181,9 +189,9 @@ class Container:
     def _new_log(self) -> None:
         if self.log is not None:
             if self.previous_log is not None:
-                self.previous_log.path.unlink(missing_ok=True)
+                self.previous_log.remove()
             self.previous_log = self.log
-        self.log = ContainerLog(self._log_dir / self.name / f"{self.record.restarts}.log")
+        self.log = ContainerLog(self._log_dir / self.name / f"{self.record.restarts}.log", self._log_max_bytes)
 
     async def _collect(self, output: int) -> None:
         """Move the output into the log until all who hold the pipe have closed it."""

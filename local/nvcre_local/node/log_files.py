@@ -1,7 +1,9 @@
 """The log of one run of one container: written from its output pipe, read by any number of followers.
 
 The file is the truth; readers hold an offset, not data. Where a read starts (`tailLines`, `sinceTime`) is found from
-the end or by bisection, so that a log of gigabytes costs no more than the part that is read.
+the end or by bisection, so that a log of gigabytes costs no more than the part that is read. A file that is full is put
+aside and a new one begun, as kubelets do (containerLogMaxSize, containerLogMaxFiles): who follows reads on in the new
+one, who comes later finds only that.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from nvcre_local.node.log_records import (
 logger = logging.getLogger(__name__)
 
 BLOCK = 64 * 1024
+MAX_BYTES = 10 << 20  # the defaults of a kubelet
+MAX_FILES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,10 @@ class LogOptions:
 class ContainerLog:
     """Append-only; `ended` once the container's output is complete."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
         self.path = path
+        self._max_bytes = max_bytes
+        self._full = 0  # files that were put aside
         self.ended = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO | None = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the container runs)
@@ -71,6 +77,8 @@ class ContainerLog:
             return
         view = memoryview(records)
         try:
+            if self._file.tell() >= self._max_bytes:
+                self._rotate(self._file)
             while view:
                 view = view[self._file.write(view) :]
         except OSError as error:
@@ -80,6 +88,22 @@ class ContainerLog:
             self._file = None
         self._wake()
 
+    def _rotate(self, full: BinaryIO) -> None:
+        self._full += 1
+        full.close()
+        self.path.rename(self._aside(self._full))
+        self._aside(self._full - MAX_FILES + 1).unlink(missing_ok=True)
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (as the first)
+
+    def _aside(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def remove(self) -> None:
+        """With what was put aside."""
+        for number in range(max(1, self._full - MAX_FILES + 2), self._full + 1):
+            self._aside(number).unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
@@ -87,19 +111,28 @@ class ContainerLog:
     async def read(self, options: LogOptions) -> AsyncIterator[bytes]:
         """Chunks of the log; with `follow` until the container's output ended."""
         lines = LineReader(timestamps=options.timestamps, limit=options.limit_bytes)
-        with open(self.path, "rb") as file:  # noqa: ASYNC230 (page cache; a thread for each block would cost more)
+        full = self._full
+        file = open(self.path, "rb")  # noqa: ASYNC230, SIM115 (page cache; a thread for each block would cost more)
+        try:
             file.seek(start_offset(file, options))
             while not lines.exhausted:
-                changed, ended = self._changed, self.ended  # taken before the read: nothing between them is missed
+                # Taken before the read: nothing between them is missed.
+                changed, ended, newest = self._changed, self.ended, self._full
                 chunk = file.read(BLOCK)
                 if chunk:
                     if text := lines.feed(chunk):
                         yield text
                     await asyncio.sleep(0)  # a reader that is never slow must not keep the loop to itself
+                elif options.follow and full != newest:
+                    full = newest
+                    file.close()
+                    file = open(self.path, "rb")  # noqa: ASYNC230, SIM115 (as above)
                 elif not options.follow or ended:
                     return
                 else:
                     await changed.wait()
+        finally:
+            file.close()
 
 
 def start_offset(file: BinaryIO, options: LogOptions) -> int:

@@ -22,6 +22,7 @@ from nvcre_kube.resources import PODS, JsonObject
 
 from nvcre_local.node.containers import Container
 from nvcre_local.node.environment import Launch, Machine, RefusedContainer, launch
+from nvcre_local.node.log_files import MAX_BYTES
 from nvcre_local.node.pod_status import OWN_CONDITIONS, PodFailure, Terminated, Waiting, pod_status
 from nvcre_local.node.processes import Processes
 from nvcre_local.node.volume_plan import NotYet, RefusedVolume
@@ -45,6 +46,7 @@ class NodeServices:
     mounted: MountedObjects
     machine: Machine
     root: Path
+    log_max_bytes: int = MAX_BYTES  # of one file of a container's log
 
 
 class Pod:
@@ -73,6 +75,7 @@ class Pod:
         return Container(
             spec,
             log_dir=self.log_directory,
+            log_max_bytes=self._services.log_max_bytes,
             processes=self._services.processes,
             on_change=self._container_changed,
             restarts=restarts,
