@@ -95,7 +95,9 @@ def fabric_manager(host: Host, baseline: Baseline, limits: Limits) -> Iterator[F
     """The service died, or never ran on a node with NVSwitches.  The GPUs are fine, yet CUDA cannot start on them."""
     manager = host.fabric_manager
     if manager is None:
-        yield Undecided("fabric_manager/node", "" if baseline.fabric_manager_seen else "nothing needs it here")
+        yield Undecided(
+            "fabric_manager/node", "" if baseline.fabric_manager_seen else "the host's processes are not to be seen"
+        )
     elif not manager.running and (manager.needed or baseline.fabric_manager_seen):
         yield Finding(
             key="fabric_manager/node",

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from nvcre_agent.host.model import FabricManager
 
+_KERNEL_THREADS = b"kthreadd"  # process 2 of the host, and of no container
 _COMM = b"nv-fabricmanage"  # the kernel keeps 15 characters of "nv-fabricmanager"
 SEARCH_EVERY = 20  # readings, where it neither runs nor is needed
 
 
 class FabricManagerReader:
-    """`proc` is the host's /proc: the agent's Pod has hostPID."""
+    """`proc` is the host's /proc: the agent's Pod has hostPID.  A container without it would miss every service."""
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
@@ -24,9 +25,11 @@ class FabricManagerReader:
         self._readings = 0
 
     def read(self) -> FabricManager | None:
-        """None where /proc cannot be listed."""
+        """None where the host's processes are not to be seen."""
+        if not self._is(_KERNEL_THREADS, "2"):
+            return None
         needed = self._lists_switches()
-        if self._pid is None or not self._is_it(self._pid):
+        if self._pid is None or not self._is(_COMM, self._pid):
             self._pid = None
             if needed or self._was_seen or self._readings % SEARCH_EVERY == 0:
                 try:
@@ -45,10 +48,10 @@ class FabricManagerReader:
 
     def _find(self) -> str | None:
         pids = (entry.name for entry in self._proc.iterdir() if entry.name.isdigit())
-        return next((pid for pid in pids if self._is_it(pid)), None)
+        return next((pid for pid in pids if self._is(_COMM, pid)), None)
 
-    def _is_it(self, pid: str) -> bool:
+    def _is(self, comm: bytes, pid: str) -> bool:
         try:
-            return (self._proc / pid / "comm").read_bytes().strip() == _COMM
+            return (self._proc / pid / "comm").read_bytes().strip() == comm
         except OSError:
             return False

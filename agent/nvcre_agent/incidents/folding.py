@@ -84,7 +84,7 @@ class Folding:
                 message=one.facts.message,
                 remedy=one.facts.remedy,
                 blame_condition=one.facts.blame_condition,
-                source=one.facts.sources[0],
+                source=one.sources[-1],
             )
             for one in self._open.values()
             if one.finding_key

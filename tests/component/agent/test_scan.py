@@ -152,6 +152,8 @@ def test_a_call_that_hangs_is_given_up_and_the_kernel_log_is_still_read(node: No
 def test_a_dead_fabric_manager_accuses_the_node_and_no_gpu(node: Node) -> None:
     node.kernel(1, BOOT, priority=6)
     (node.root / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0").mkdir(parents=True)
+    (node.root / "proc/2").mkdir()
+    (node.root / "proc/2/comm").write_text("kthreadd\n")
     code, told = report(node)
     assert (code, told["verdict"], verdicts(told)) == (1, "Suspect", ["Healthy"] * 8)
     [incident] = told["incidents"]

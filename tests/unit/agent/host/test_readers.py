@@ -140,6 +140,8 @@ def process(proc: Path, pid: int, comm: str) -> None:
 
 
 def switch(proc: Path) -> None:
+    """A host with an NVSwitch."""
+    process(proc, 2, "kthreadd")
     write(proc / "driver/nvidia-nvswitch/devices/0000:05:00.0/information", "")
 
 
@@ -157,13 +159,19 @@ def test_the_fabric_manager_is_found_by_its_short_name(tmp_path: Path) -> None:
 
 
 def test_where_nothing_needs_it_it_is_searched_for_now_and_then(tmp_path: Path) -> None:
-    process(tmp_path, 1, "systemd")
+    process(tmp_path, 2, "kthreadd")
     reader = FabricManagerReader(tmp_path)
     assert reader.read() == FabricManager(needed=False, running=False)
     process(tmp_path, 4711, "nv-fabricmanage")
     seen = [reader.read() for _ in range(SEARCH_EVERY)]
     assert FabricManager(needed=False, running=True) in seen[-2:]
     assert FabricManager(needed=False, running=True) not in seen[: SEARCH_EVERY - 2]
+
+
+def test_a_container_of_its_own_sees_no_service_of_the_host_and_misses_none(tmp_path: Path) -> None:
+    switch(tmp_path)
+    process(tmp_path, 2, "nvcre-agent")
+    assert FabricManagerReader(tmp_path).read() is None
 
 
 def test_without_a_process_list_nothing_is_said(tmp_path: Path) -> None:

@@ -315,9 +315,10 @@ def test_31_four_minutes_down_are_one_incident_whoever_saw_it(kernel: bool) -> N
     assert one.sources == ((Source.KERNEL_LOG, Source.HOST) if kernel else (Source.HOST,))
     node.kernel(DOWN)
     assert node.only().id == one.id
+    told = len(node.changes)
     node.restart()
     node.watch(3600)
-    assert node.only().id == one.id
+    assert (node.only().id, len(node.changes)) == (one.id, told), "a restart has nothing new to tell"
     node.ports = (port(pci=NIC),)
     node.kernel(UP)
     assert node.only().id == one.id, "the check says when it is over"
