@@ -222,20 +222,23 @@ class Writer:
             self._listener.crashed(error)
 
     def _write_until_closed(self) -> None:
-        while True:
-            waiting = [self._jobs.get()]
-            while not self._jobs.empty():
-                waiting.append(self._jobs.get())
-            jobs = [job for job in waiting if job is not None]
-            if jobs:
-                self._writing = True
-                self._write(jobs)
-                self._writing = False
-                self._passes += 1
-            if None in waiting:
-                break
+        while self._write_what_waits():
+            pass
         if self._connection is not None:
             self._connection.close()
+
+    def _write_what_waits(self) -> bool:
+        """False at the end. Returns, so that what a storm left behind is not held until the next write."""
+        waiting = [self._jobs.get()]
+        while not self._jobs.empty():
+            waiting.append(self._jobs.get())
+        jobs = [job for job in waiting if job is not None]
+        if jobs:
+            self._writing = True
+            self._write(jobs)
+            self._writing = False
+            self._passes += 1
+        return None not in waiting
 
     def _write(self, jobs: list[Job]) -> None:
         """All jobs in one transaction. Without a connection only a whole one counts: memory has the others too."""

@@ -14,7 +14,15 @@ from typing import Any
 from nvcre_agent.checks.history import COUNTERS, GpuHistory, Sample, Series
 from nvcre_agent.checks.ports import Ports
 from nvcre_agent.host.model import NOTHING, Host
-from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Reading, Snapshot, identity_from_json, to_json
+from nvcre_agent.nvml.snapshot import (
+    MOST_GPUS,
+    GpuIdentity,
+    GpuSnapshot,
+    Reading,
+    Snapshot,
+    identity_from_json,
+    to_json,
+)
 
 CONFIRMED_AFTER = 3  # snapshots in a row that show another GPU in a slot, before the old one counts as replaced
 _KEPT_COUNTERS = ("nvlink_replays", "nvlink_recoveries")  # of which a single one matters, a restart or not
@@ -62,7 +70,7 @@ class Baseline:
                 del gpus[uuid]
                 replaced.add(uuid)
         for uuid, gpu in answering.items():
-            if uuid not in newcomers:
+            if uuid not in newcomers and (uuid in gpus or len(gpus) < MOST_GPUS):
                 gpus[uuid] = _learned(gpus.get(uuid), gpu, at_s)
         running = host.fabric_manager is not None and host.fabric_manager.running
         return Baseline(

@@ -27,6 +27,8 @@ class Unread(enum.Enum):
 
 Reading: TypeAlias = int | Unread
 
+MOST_GPUS = 128  # that a node is believed to have had; a driver may make up new ones for ever
+
 _PCI = re.compile(
     r"(?:(?P<domain>[0-9a-f]{1,8}):)?(?P<bus>[0-9a-f]{1,2}):(?P<device>[0-9a-f]{1,2})(?:\.[0-7])?", re.IGNORECASE
 )
@@ -81,7 +83,7 @@ class Inventory:
         if before is None:
             return self
         gone = [gpu for gpu in before.gpus if self.by_uuid(gpu.uuid) is None and self.by_pci(gpu.pci) is None]
-        gpus = sorted((*self.gpus, *gone), key=lambda gpu: (gpu.index, gpu.uuid))
+        gpus = sorted((*self.gpus, *gone)[:MOST_GPUS], key=lambda gpu: (gpu.index, gpu.uuid))
         return Inventory(tuple(gpus), self.driver_version, self.cuda_version)
 
     def by_uuid(self, uuid: str) -> GpuIdentity | None:
