@@ -117,6 +117,8 @@ class ProbeScheduler:
                 self._keys_of_node.setdefault(node, set()).add(key)
                 self._key_of_probe[probe_hash(*key)] = key
                 self._queue.add(key)
+                product = self._product(node)
+                known.most_gpus[product] = max(known.most_gpus.get(product, 0), self._gpus(node))
         return self._state_of(known)
 
     def subscribe(self, callback: Callable[[str, str], None]) -> None:
@@ -191,7 +193,6 @@ class ProbeScheduler:
         node = key[1]
         agent = self._registry.get(node)
         inventory = self._store.inventory(node)
-        product = self._product(node)
         pod = self._pods.get(pod_name(probe_hash(*key)), self._namespace)
         if pod is None:
             self._holding.discard(key)
@@ -220,7 +221,7 @@ class ProbeScheduler:
             kinds=known.request.kinds,
             started_at=progress.started_at,
             gpus=self._gpus(node),
-            gpus_of_peers=max(self._gpus(other) for other in known.nodes if self._product(other) == product),
+            gpus_of_peers=known.most_gpus.get(self._product(node), 0),
             stored=frozenset(of_round(self._store.probes(node), known.request)),
             reservation=reservation,
             slot_free=slot_free,

@@ -145,6 +145,25 @@ async def test_a_node_whose_gpus_are_taken_is_not_tested(client: KubeClient, fle
     assert result.verdict == ""
 
 
+async def test_28_a_node_with_seven_gpus_among_eights_is_not_tested_and_reserves_nothing(
+    client: KubeClient, fleet: Fleet, kubelet: list[dict[str, Any]]
+) -> None:
+    for node, gpus in (("node-0", 8), ("node-1", 7)):
+        await add_node(client, node, gpus=gpus)
+    await fleet.start()
+    agents = [await connected(client, fleet, node) for node in ("node-0", "node-1")]
+    for node in ("node-0", "node-1"):
+        await fleet.until(node, lambda status: status.get("verdict") == "Healthy")
+    probing = asyncio.create_task(probe_node(agents[0], 480.0))
+    ended = await done(fleet, request(("node-0", "node-1")))
+    await probing
+    (missing,) = ended.results["node-1"]
+    assert (missing.state, missing.reason, missing.message) == (
+        "NotTested", "GPUsMissing", "the node has 7 GPUs, others of the run have 8",
+    )  # fmt: skip
+    assert [pod["spec"]["nodeSelector"]["kubernetes.io/hostname"] for pod in kubelet] == ["node-0"]
+
+
 async def test_foreign_processes_end_in_not_tested(
     client: KubeClient, fleet: Fleet, kubelet: list[dict[str, Any]]
 ) -> None:
