@@ -22,6 +22,9 @@ _TAG = re.compile(
     r"|(?P<srun>\d{1,7}): (?=\D|\d+ )"
 )
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_ESCAPES = re.compile(_ESCAPE.pattern.encode())
+DIGITS_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+"""For bytes.translate: a line's shape.  Lines that programs print again and again have the same one."""
 
 
 def split_prefix(line: str) -> tuple[datetime | None, str]:
@@ -39,9 +42,24 @@ def split_prefix(line: str) -> tuple[datetime | None, str]:
     return time, line[match.end() :]
 
 
+def is_time(stamp: bytes) -> bool:
+    """Of bytes that look like the kubelet's time, without the blank behind: is there such a time?"""
+    if stamp.endswith(b"Z") and not stamp.startswith(b"9999"):
+        try:
+            datetime.fromisoformat(stamp[:19].decode())
+        except ValueError:
+            return False
+        return True
+    return split_prefix(f"{stamp.decode()} ")[0] is not None
+
+
 def split_prefixes(block: bytes) -> bytes:
     """A block of lines without the kubelet's times; a block whose first line has none is returned as it is."""
     return block if _PREFIXES.match(block) is None else _PREFIXES.sub(b"", block)
+
+
+def without_escapes(block: bytes) -> bytes:
+    return _ESCAPES.sub(b"", block) if b"\x1b" in block else block
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from nvcre_logs.lines import LineFeed, unwrap
-from nvcre_logs.nccl_log import COLLECTIVES, Device, NcclLog, Row
-from nvcre_logs.nccl_row import layout_of
+import re2
+
+from nvcre_logs.lines import LineFeed, unwrap, without_escapes
+from nvcre_logs.nccl_log import COLLECTIVES, Device, NcclLog
+from nvcre_logs.nccl_row import Figures, begin, layout_of, without_heading
 from nvcre_logs.nccl_tables import Tables
 
 MAX_FAILURE_CHARS = 256
+LAST_WORDS_BYTES = 64 * 1024  # of the end of the log: there they are looked for
 _LEAST_ROW = 11  # tokens
 
 _VERSION = re.compile(r"# nccl-tests version (\S{1,64})(?:.*\bnccl-library=(\d{1,9}))?")
@@ -51,16 +54,37 @@ _NETWORK = re.compile(
     r"|[Cc]onnect(?:ion)?\b.{0,200}(?:refused|timed out|reset|closed)"
 )
 _NO_GPU = re.compile(r"no CUDA-capable device|invalid device ordinal")
+_REPORT = ("#", "nThread", "Out of bounds", "Avg bus", "...")
+# Every line that can change what is known of the tables, and few others; bytes that are no ASCII may be blanks.
+_INTERESTING = (
+    r"(?m)^(?: *(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) "
+    r"|\[pod/[^\]\s]+\] ?|\[[^\]\s]+\](?:<std(?:out|err)>)?: ?|\d{1,7}: ))*"
+    r"[\x00-\x20]*(?:\d+(?:[A-Za-z_\[(.<#>\x00-\x20]|$)|[\x80-\xff]|N/A|inf|nan|#|nThread|Out of bounds|Avg bus|\.\.\.)"
+    r"|: Test (?:CUDA failure|NCCL failure|timeout)|: Test failure|Invalid number of GPUs|DUE TO TIME LIMIT"
+    r"|ssh: connect to host|ssh: Could not resolve|Host key verification failed|lost communication with a remote"
+    r"|unable to reliably start|_perf"
+)
+
+
+def _compile_interesting() -> re2.Pattern:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = True
+    options.log_errors = False
+    return re2.compile(_INTERESTING.encode(), options)
+
+
+_SEARCH_INTERESTING = _compile_interesting().search
 
 
 class NcclOutputParser:
-    """`on_row` hears of every row as it is finished, also of those that are too many to keep."""
+    """With `on_rows`, that hears of every row as it is finished, and none is kept."""
 
-    def __init__(self, on_row: Callable[[Row], None] | None = None) -> None:
+    def __init__(self, on_rows: Callable[[list[Figures]], None] | None = None) -> None:
         self._lines = LineFeed()
-        self._tables = Tables(on_row)
+        self._tables = Tables(on_rows)
         self._undecodable = 0
-        self._last_words = ""
+        self._end = b""  # whole lines
         self._row_chars = 0  # of the last whole row
 
     def feed(self, chunk: bytes) -> None:
@@ -68,44 +92,49 @@ class NcclOutputParser:
 
     def finish(self) -> NcclLog:
         self.read(self._without_cut_cell(self._lines.finish()))
-        return NcclLog(self._tables.finish(), self._lines.skipped_lines, self._undecodable, self._last_words)
+        return NcclLog(self._tables.finish(), self._lines.skipped_lines, self._undecodable, _last_words(self._end))
 
     def _without_cut_cell(self, rest: bytes) -> bytes:
         """The text behind the last line end: a row that is shorter than the one before it was cut in its last cell."""
         text = unwrap(rest).text.split()
         if len(text) < _LEAST_ROW or not text[0].isdecimal() or 0 < self._row_chars <= len(rest.rstrip()):
             return rest
-        return rest.rstrip().rpartition(b" ")[0]
+        return rest.rstrip().rpartition(b" ")[0] + b"\n"
 
     def read(self, block: bytes) -> None:
-        """Whole lines, as LineFeed cuts them."""
-        for raw in block.split(b"\n"):
-            # Most of a log with NCCL_DEBUG=INFO; a row that such a line tore begins with a blank or a number.
-            if not raw or (b" NCCL INFO " in raw and raw[:1].isalpha()):
-                continue
-            line = raw.decode(errors="replace")
-            if "\ufffd" in line:
-                self._undecodable += 1
-            self._line(line)
+        """Whole lines, as LineFeed cuts them: most say nothing about a table and are passed over together."""
+        block = without_escapes(block)
+        self._undecodable += _undecodable(block)
+        self._end = block if len(block) >= LAST_WORDS_BYTES else (self._end + block)[-LAST_WORDS_BYTES:]
+        position, size = 0, len(block)
+        while position < size and (hit := _SEARCH_INTERESTING(block, position)) is not None:
+            start = block.rfind(b"\n", position, hit.start()) + 1 or position
+            position, last_row = self._tables.plain_rows(block, start)
+            self._row_chars = len(last_row.rstrip()) or self._row_chars
+            if position == start:
+                end = block.find(b"\n", start)
+                position = end + 1
+                if not _is_chatter(raw := block[start:end]):
+                    self._line(raw)
 
-    def _line(self, raw: str) -> None:
+    def _line(self, raw: bytes) -> None:
         line = unwrap(raw)
         self._tables.turn_to(line.pod, line.rank)
         stripped = line.text.strip()
         if stripped[:1].isdigit() or stripped.startswith(("N/A", "inf", "nan")):
             tokens = stripped.split()
-            behind = self._tables.row(tokens)
+            behind = self._tables.row(tokens, raw)
             if behind is not None and not behind:
                 self._row_chars = len(raw.rstrip()) if len(tokens) >= _LEAST_ROW else self._row_chars
                 return
             stripped = behind if behind is not None else stripped
-        elif stripped.startswith(("#", "nThread", "Out of bounds", "Avg bus", "...")):
+        elif stripped.startswith(_REPORT):
             self._report(stripped)
             return
         if (failure := _FAILURE.search(stripped)) is not None:
             self._failure(failure, stripped)
-        else:
-            self._other(stripped)
+        elif "NCCL" not in stripped and (command := _COMMAND.search(stripped)) is not None:
+            self._tables.command(command[1])
 
     def _report(self, text: str) -> None:
         """The lines of nccl-tests' own report but its rows."""
@@ -175,11 +204,28 @@ class NcclOutputParser:
                 reason = "timeout"
         return reason
 
-    def _other(self, text: str) -> None:
-        if "NCCL" not in text and (command := _COMMAND.search(text)) is not None:
-            self._tables.command(command[1])
-        if text:
-            self._last_words = text[:MAX_FAILURE_CHARS]
+
+def _is_chatter(raw: bytes) -> bool:
+    """Most of a log with NCCL_DEBUG=INFO; a row that such a line tore begins with a blank or a number."""
+    return b" NCCL INFO " in raw and raw[:1].isalpha()
+
+
+def _undecodable(block: bytes) -> int:
+    """Lines that are not UTF-8."""
+    if block.isascii():
+        return 0
+    lines = (raw.decode(errors="replace") for raw in block.split(b"\n") if not _is_chatter(raw))
+    return sum("\ufffd" in line for line in lines)
+
+
+def _last_words(end: bytes) -> str:
+    """The last line that is neither of the report nor of NCCL's chatter."""
+    for raw in reversed(end.split(b"\n")):
+        text = "" if _is_chatter(raw) else unwrap(raw).text.strip()
+        tokens = text.split()
+        if text and not text.startswith(_REPORT) and begin(tokens, without_heading(tokens)) is None:
+            return text[:MAX_FAILURE_CHARS]
+    return ""
 
 
 def _float(cell: str) -> float | None:

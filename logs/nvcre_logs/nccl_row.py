@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from nvcre_logs.lines import DIGITS_ALIKE, is_time, unwrap
 from nvcre_logs.nccl_log import PerIteration, Row, Side
+
+MAX_SHAPES = 1024  # of one heading; a sweep has about fifty
+MAX_DIGITS = 18
 
 _LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op", "root"))
 _REDOP = re.compile(r"mulsum|sum|prod|min|max|avg|none")
@@ -19,6 +24,11 @@ _INTEGER = re.compile(r"-?\d{1,20}")
 _CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
 _STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>])")
 _TYPE = re.compile(r"u?int(?:8|32|64)|int|char|half|float|double|bfloat16|f8e4m3|f8e5m2")
+_TOKEN = re.compile(r"\S+")
+_PRINTED_TIME = re.compile(r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)?")  # -S, behind the cells
+
+Figures = tuple[int, float, float]
+"""Of a row, out of place: message size in bytes, algbw and busbw in GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +164,91 @@ def _side(cells: list[str], layout: Layout) -> Side | None:
     # %g: a million wrong elements print as 1e+06
     wrong = None if last is None or not math.isfinite(last) else max(0, round(last))
     return Side(time_us, algbw, busbw, wrong, None, per_iteration)
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """Where the cells of all rows are that differ in their digits alone."""
+
+    stamp: slice | None  # the kubelet's time
+    size: slice
+    algbw: slice  # out of place
+    busbw: slice
+    type: slice | None  # of a type with digits, which are no figures
+    type_name: bytes
+    text: int  # where the row begins behind the stamp
+    left: int
+    cells: int
+    is_checked: bool
+
+    def fits(self, line: bytes) -> bool:
+        """Of a line of this shape: are the digits right that are no figures?"""
+        if self.type is not None and line[self.type] != self.type_name:
+            return False
+        return self.stamp is None or is_time(line[self.stamp])
+
+    def row(self, line: bytes, layout: Layout) -> Row | None:
+        tokens = line[self.text :].decode().split()
+        return Piece(tokens[: self.left], tokens[self.left : self.left + self.cells]).row(layout)
+
+
+class RowShapes:
+    """Rows of one heading by their shape, learnt from lines that were read cell by cell."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._known: dict[bytes, RowShape] = {}
+
+    def learn(self, raw: bytes) -> None:
+        """A line that is a row, and nothing but a row, shows where the cells of others are."""
+        if len(self._known) < MAX_SHAPES and (found := _shape_of(raw, self._layout)) is not None:
+            self._known[raw.translate(DIGITS_ALIKE)] = found
+
+    def take(self, block: bytes, position: int) -> tuple[int, list[Figures], bytes]:
+        """The rows from `position` on, up to the first line of another shape: where that begins, and the last row."""
+        known, alike, figures, last = self._known, DIGITS_ALIKE, list[Figures](), b""
+        size = len(block)
+        while position < size:
+            end = block.find(b"\n", position)
+            line = block[position:end]
+            found = known.get(line.translate(alike))
+            if found is None or (found.is_checked and not found.fits(line)):
+                break
+            figures.append((int(line[found.size]), float(line[found.algbw]), float(line[found.busbw])))
+            last, position = line, end + 1
+        return position, figures, last
+
+    def rows(self, lines: Iterable[bytes]) -> list[Row]:
+        """Of lines that were taken."""
+        found = (self._known[line.translate(DIGITS_ALIKE)].row(line, self._layout) for line in lines)
+        return [row for row in found if row is not None]
+
+
+def _shape_of(raw: bytes, layout: Layout) -> RowShape | None:
+    line = unwrap(raw)
+    if not raw.isascii() or line.pod or line.rank is not None:
+        return None
+    tokens = line.text.split()
+    piece = begin(tokens, layout)
+    if piece is None or piece.row(layout) is None or _PRINTED_TIME.fullmatch(piece.behind) is None:
+        return None
+    read = [*piece.left, *piece.cells]
+    # A sign may turn a figure into none, and one digit more makes another number of it than a machine has.
+    if tokens[: len(read)] != read or any(cell.startswith("-") for cell in piece.cells) or len(tokens[0]) > MAX_DIGITS:
+        return None
+    text = len(raw) - len(line.text)
+    spans = [slice(text + match.start(), text + match.end()) for match in _TOKEN.finditer(line.text)]
+    first = len(piece.left)
+    stamp = slice(len(raw) - len(raw.lstrip(b" ")), text - 1) if line.time is not None else None
+    return RowShape(
+        stamp=stamp,
+        size=spans[0],
+        algbw=spans[first + 1],
+        busbw=spans[first + 2],
+        type=None if tokens[2].isalpha() else spans[2],
+        type_name=tokens[2].encode(),
+        text=text,
+        left=first,
+        cells=len(piece.cells),
+        is_checked=stamp is not None or not tokens[2].isalpha(),
+    )

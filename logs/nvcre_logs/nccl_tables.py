@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from nvcre_logs.nccl_log import Device, NcclTest, Row
-from nvcre_logs.nccl_row import Layout, Piece, begin, without_heading
+from nvcre_logs.nccl_row import Figures, Layout, Piece, RowShapes, begin, without_heading
 
 MAX_TESTS = 64
 MAX_ROWS = 4096  # per test; -N 0 prints for ever
@@ -29,10 +29,12 @@ class _Open:
 
     test: NcclTest
     parts: set[str] = field(default_factory=set)
+    last_size: int | None = None  # of the newest row
 
 
 @dataclass(slots=True, eq=False)
 class _Stream:
+    pod: str = ""
     layout: Layout = field(default_factory=Layout)
     open: list[_Open] = field(default_factory=list)  # several: side by side
     tests: list[NcclTest] = field(default_factory=list)  # all of them
@@ -40,11 +42,13 @@ class _Stream:
     piece: Piece | None = None  # a row that other text tore
     command: str | None = None
     has_rank: bool = False  # it is known whose header it has
+    shapes: RowShapes | None = None  # of rows below the heading
 
 
 class Tables:
-    def __init__(self, on_row: Callable[[Row], None] | None = None) -> None:
-        self._on_row = on_row
+    def __init__(self, on_rows: Callable[[list[Figures]], None] | None = None) -> None:
+        self._on_rows = on_rows
+        self._most_rows = MAX_ROWS if on_rows is None else 0  # of a test, that are kept
         self._tests: list[NcclTest] = []
         self._streams: dict[tuple[str, int | None], _Stream] = {}
         self._pod: str = ""
@@ -100,14 +104,15 @@ class Tables:
 
     def heading(self, layout: Layout) -> None:
         test = self.header("heading")
-        self._headed().layout = layout
+        stream = self._headed()
+        stream.layout, stream.shapes = layout, RowShapes(layout)
         test.has_error_column = layout.is_error
         test.time_is_cpu = layout.time_is_cpu
 
     # Rows and footer
 
-    def row(self, tokens: list[str]) -> str | None:
-        """What else stood on the line, when it was a row or a part of one; None when it was not."""
+    def row(self, tokens: list[str], raw: bytes) -> str | None:
+        """What else stood on the line `raw`, when it was a row or a part of one; None when it was not."""
         stream = self._stream()
         if stream.layout.left is None and stream.piece is None:
             stream.layout = without_heading(tokens)
@@ -131,9 +136,38 @@ class Tables:
         if row is not None:
             stream.piece = None
             self._add(stream, row)
+            if stream.shapes is not None:
+                stream.shapes.learn(raw)
         elif len(piece.cells) == 2 * stream.layout.side_cells:
             self._lose_piece(stream)  # all cells are there and they make no sense
         return piece.behind
+
+    def plain_rows(self, block: bytes, position: int) -> tuple[int, bytes]:
+        """Takes the lines from `position` on that are plain rows, as `row` would one by one, and is much faster.
+
+        Plain are rows that nothing tore, in lines of no pod or rank, of which an alike one was seen below this heading.
+        Returns where the first other line begins, and the last row.
+        """
+        stream = self._streams.get(("", None)) or self._latest.get("")
+        if stream is None or stream.shapes is None or len(stream.open) != 1:
+            return position, b""
+        if stream.open[0].test.avg_busbw_gbps is not None:
+            return position, b""
+        end, figures, last = stream.shapes.take(block, position)
+        if not figures:
+            return position, b""
+        self._lose_piece(stream)
+        stream.begun = True
+        known = stream.open[0]
+        known.last_size = figures[-1][0]
+        if (room := self._most_rows - len(known.test.rows)) > 0:
+            known.test.rows += stream.shapes.rows(block[position:end].split(b"\n")[:-1][:room])
+            known.test.dropped_rows += max(0, len(figures) - room)
+        else:
+            known.test.dropped_rows += len(figures)
+        if self._on_rows is not None:
+            self._on_rows(figures)
+        return end, last
 
     def bounds(self, count: int, *, ok: bool) -> None:
         stream = self._stream()
@@ -164,22 +198,25 @@ class Tables:
             test.failures.append(text)
 
     def _add(self, stream: _Stream, row: Row) -> None:
-        test = self._next_table(stream, row.size_bytes)
+        known = self._next_table(stream, row.size_bytes)
+        known.last_size = row.size_bytes
         stream.begun = True
-        if self._on_row is not None:
-            self._on_row(row)
-        if len(test.rows) < MAX_ROWS:
-            test.rows.append(row)
+        if self._on_rows is not None:
+            side = row.out_of_place
+            self._on_rows([(row.size_bytes, side.algbw_gbps, side.busbw_gbps)])
+        if len(known.test.rows) < self._most_rows:
+            known.test.rows.append(row)
         else:
-            test.dropped_rows += 1
+            known.test.dropped_rows += 1
 
-    def _next_table(self, stream: _Stream, size: int) -> NcclTest:
+    def _next_table(self, stream: _Stream, size: int) -> _Open:
         """Of several, the one that has come nearest to this size."""
-        tests = [known.test for known in reversed(stream.open) if known.test.avg_busbw_gbps is None]
-        if not tests:
-            return self._begin(stream).test
-        below = [test for test in tests if not test.rows or test.rows[-1].size_bytes < size]
-        return max(below, key=lambda test: test.rows[-1].size_bytes if test.rows else -1, default=tests[0])
+        waiting = [known for known in reversed(stream.open) if known.test.avg_busbw_gbps is None]
+        if not waiting:
+            return self._begin(stream)
+        below = [(known, -1 if known.last_size is None else known.last_size) for known in waiting]
+        below = [(known, last) for known, last in below if last < size]
+        return max(below, key=lambda pair: pair[1], default=(waiting[0], 0))[0]
 
     # Streams
 
@@ -187,7 +224,7 @@ class Tables:
         """Of the current line.  Ranks that print no header speak about the table of their pod."""
         stream = self._streams.get((self._pod, self._rank)) or self._latest.get(self._pod)
         if stream is None:
-            stream = self._latest[self._pod] = _Stream()
+            stream = self._latest[self._pod] = _Stream(self._pod)
         return stream
 
     def _headed(self) -> _Stream:
@@ -196,7 +233,7 @@ class Tables:
         stream = self._streams.get(key)
         if stream is None:
             latest = self._latest.get(self._pod)
-            stream = latest if latest is not None and not latest.has_rank else _Stream()
+            stream = latest if latest is not None and not latest.has_rank else _Stream(self._pod)
         stream.has_rank = True
         self._streams[key] = self._latest[self._pod] = stream
         return stream
@@ -213,7 +250,7 @@ class Tables:
     def _begin(self, stream: _Stream) -> _Open:
         if stream.begun or len(stream.open) >= MAX_TESTS:
             self._close(stream)
-        test = NcclTest(name=stream.command, stream=self._pod)
+        test = NcclTest(name=stream.command, stream=stream.pod)
         if stream.command is not None:
             test.name_source, stream.command = "command", None
         known = _Open(test)
@@ -221,13 +258,13 @@ class Tables:
             self._tests.append(test)
             stream.tests.append(test)
         stream.open.append(known)
-        self._latest.setdefault(self._pod, stream)
+        self._latest.setdefault(stream.pod, stream)
         return known
 
     def _first(self, stream: _Stream, lacks: Callable[[NcclTest], bool]) -> _Open:
         """The first table with rows that lacks this part of a footer."""
         stream.begun = True
-        lacking = (known for known in reversed(stream.open) if lacks(known.test) and known.test.rows)
+        lacking = (known for known in reversed(stream.open) if lacks(known.test) and known.last_size is not None)
         known = next(lacking, None)
         return known or (stream.open[-1] if stream.open else self._begin(stream))
 
@@ -235,7 +272,7 @@ class Tables:
         """The tests of this stream get no more lines."""
         self._lose_piece(stream)
         tests = [known.test for known in stream.open]
-        if sum(bool(test.rows) for test in tests) > 1:
+        if sum(known.last_size is not None for known in stream.open) > 1:
             self._mark_one_of_many(tests)
         stream.open, stream.begun = [], False
 

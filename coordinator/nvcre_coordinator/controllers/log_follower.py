@@ -8,21 +8,21 @@ until it has caught up, the older sums stand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_logs.lines import LineFeed, split_prefixes
-from nvcre_logs.nccl_log import Row
 from nvcre_logs.nccl_output import NcclOutputParser
+from nvcre_logs.nccl_row import Figures
 
 from nvcre_coordinator.api.measurement import LogGap
 from nvcre_coordinator.controllers.caches import CachedPod
 from nvcre_coordinator.controllers.log_stream import FollowedLog, parsed
-from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable, Sums
+from nvcre_coordinator.core.bandwidth import BandwidthTable, Sums
 from nvcre_coordinator.core.log_cursor import Position
-from nvcre_coordinator.core.log_profile import MAX_INT64, CompiledProfile, bandwidth_rows
+from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows
 from nvcre_coordinator.core.measurement_lifecycle import LogRead
 
 READ_DEADLINE_S = 120.0
@@ -42,7 +42,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Found:
-    rows: list[BandwidthRow]
+    rows: Sequence[Figures]
     transport: list[str]
 
 
@@ -55,12 +55,12 @@ class LogSums:
     feed: LineFeed = field(default_factory=LineFeed)
     transport: set[str] = field(default_factory=set)
     rows: int = 0
-    _found: list[Row] = field(default_factory=list)
+    _found: list[Figures] = field(default_factory=list)
     _tables: NcclOutputParser | None = None
 
     def __post_init__(self) -> None:
         if self.profile.reads_tables:
-            self._tables = NcclOutputParser(self._found.append)
+            self._tables = NcclOutputParser(self._found.extend)
 
     @classmethod
     def resumed(cls, profile: CompiledProfile, kept: Kept) -> LogSums:
@@ -87,15 +87,11 @@ class LogSums:
             if len(self.transport) < MAX_TRANSPORTS:
                 self.transport.add(name)
 
-    def _rows(self, block: bytes) -> list[BandwidthRow]:
+    def _rows(self, block: bytes) -> Sequence[Figures]:
         if self._tables is None:
             return bandwidth_rows(self.profile.bandwidth, split_prefixes(block))
         self._tables.read(block)
-        rows = [
-            BandwidthRow(row.size_bytes, row.out_of_place.algbw_gbps, row.out_of_place.busbw_gbps)
-            for row in self._found
-            if row.size_bytes <= MAX_INT64
-        ]
+        rows = self._found.copy()
         self._found.clear()
         return rows
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from nvcre_coordinator.api.measurement import BandwidthResult
 
 MAX_SIZES = 256  # maxItems of status.results
+MAX_INT64 = 2**63 - 1
 MAX_GBPS = 1e6  # more than any interconnect does: somebody's noise, which must not become a mean or a sum without end
 
 
@@ -47,21 +48,21 @@ class BandwidthTable:
     def sums(self) -> Sums:
         return tuple((size, one.algbw_gbps, one.busbw_gbps, one.samples) for size, one in self._sums.items())
 
-    def add(self, rows: Iterable[BandwidthRow]) -> int:
-        """Adds rows, returns how many; implausible ones are none."""
-        count = 0
-        for row in rows:
-            if not (0 <= row.algbw_gbps <= MAX_GBPS and 0 <= row.busbw_gbps <= MAX_GBPS):
+    def add(self, rows: Iterable[tuple[int, float, float]]) -> int:
+        """Adds rows (as BandwidthRow), returns how many; implausible ones are none."""
+        count, sums = 0, self._sums
+        for size, algbw, busbw in rows:
+            if not (0 <= algbw <= MAX_GBPS and 0 <= busbw <= MAX_GBPS and size <= MAX_INT64):
                 continue
             count += 1
-            total = self._sums.get(row.size_bytes)
+            total = sums.get(size)
             if total is None:
-                if len(self._sums) >= MAX_SIZES:
+                if len(sums) >= MAX_SIZES:
                     self.rows_beyond_size_limit += 1
                     continue
-                total = self._sums[row.size_bytes] = _Sum()
-            total.algbw_gbps += row.algbw_gbps
-            total.busbw_gbps += row.busbw_gbps
+                total = sums[size] = _Sum()
+            total.algbw_gbps += algbw
+            total.busbw_gbps += busbw
             total.samples += 1
         return count
 

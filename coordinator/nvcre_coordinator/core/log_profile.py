@@ -14,9 +14,8 @@ from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import LOG_FORMAT, NCCL_TESTS
 
 from nvcre_coordinator.api.log_profile import LogProfile
-from nvcre_coordinator.core.bandwidth import BandwidthRow
+from nvcre_coordinator.core.bandwidth import MAX_INT64, BandwidthRow
 
-MAX_INT64 = 2**63 - 1
 _BANDWIDTH_CAPTURES = ("size", "algBW", "busBW")
 _REQUIRED = {"bandwidth_result": _BANDWIDTH_CAPTURES, "network_transport": ("transport",)}
 
