@@ -102,9 +102,7 @@ def linear_pattern(source: str) -> LinearPattern | None:
     anchored = source.startswith("^")
     if not anchored and begins & proof.repeated:
         return None  # a search would begin anew within each repeat
-    literal = max(_literals(whole), key=len, default=b"")
-    if len(literal) < SHORTEST_LITERAL:
-        literal = b""
+    literal = _longest_literal(whole)
     if not literal and not anchored:
         return None
     try:
@@ -112,6 +110,15 @@ def linear_pattern(source: str) -> LinearPattern | None:
     except re.error:  # RE2 takes (?<name>...) and names that begin with a digit
         return None
     return LinearPattern(line, anchored, literal, tuple(proof.once))
+
+
+def required_literal(source: str) -> bytes:
+    """In every line that the pattern matches; empty where there is none that is worth looking for, or that is seen."""
+    try:
+        whole = _Reader(source, int(source.startswith("^"))).whole()
+    except _NotAcceptedError:
+        return b""
+    return _longest_literal(whole)
 
 
 class _Reader:
@@ -291,6 +298,11 @@ def _literal_at(sequence: _Sequence, index: int) -> bytes:
             break
         found.append(item.mask.bit_length() - 1)
     return bytes(found)
+
+
+def _longest_literal(sequence: _Sequence) -> bytes:
+    literal = max(_literals(sequence), key=len, default=b"")
+    return literal if len(literal) >= SHORTEST_LITERAL else b""
 
 
 def _literals(sequence: Sequence[_Bytes | _Group]) -> Iterator[bytes]:

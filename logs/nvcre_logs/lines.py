@@ -13,7 +13,9 @@ from datetime import UTC, datetime, timedelta
 
 MAX_LINE_BYTES = 1024 * 1024
 _PREFIX = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
-_PREFIXES = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ", re.MULTILINE)
+STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+"""What looks like the kubelet's time, with the blank behind."""
+_PREFIXES = re.compile(b"^" + STAMP.pattern, re.MULTILINE)
 _POD = re.compile(r"\[(pod/[^\]\s]{1,300})\] ?")
 # mpirun --tag-output (Open MPI 4: [1,0]<stdout>:, 5: [prterun-host-1@1,0]<stdout>:), srun --label, torchrun, PyTorch
 _TAG = re.compile(
@@ -58,8 +60,11 @@ def split_prefixes(block: bytes) -> bytes:
     return block if _PREFIXES.match(block) is None else _PREFIXES.sub(b"", block)
 
 
-def without_escapes(block: bytes) -> bytes:
-    return _ESCAPES.sub(b"", block) if b"\x1b" in block else block
+def plain(block: bytes) -> bytes:
+    """Lines without escape codes, each with its LF."""
+    if b"\x1b" in block:
+        block = _ESCAPES.sub(b"", block)
+    return block if not block or block.endswith(b"\n") else block + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

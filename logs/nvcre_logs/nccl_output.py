@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import re2
 
-from nvcre_logs.lines import LineFeed, unwrap, without_escapes
+from nvcre_logs.lines import LineFeed, plain, unwrap
 from nvcre_logs.nccl_log import COLLECTIVES, Device, NcclLog
 from nvcre_logs.nccl_row import Figures, begin, layout_of, without_heading
 from nvcre_logs.nccl_tables import Tables
@@ -99,11 +99,11 @@ class NcclOutputParser:
         text = unwrap(rest).text.split()
         if len(text) < _LEAST_ROW or not text[0].isdecimal() or 0 < self._row_chars <= len(rest.rstrip()):
             return rest
-        return rest.rstrip().rpartition(b" ")[0] + b"\n"
+        return rest.rstrip().rpartition(b" ")[0]
 
     def read(self, block: bytes) -> None:
         """Whole lines, as LineFeed cuts them: most say nothing about a table and are passed over together."""
-        block = without_escapes(block)
+        block = plain(block)
         self._undecodable += _undecodable(block)
         self._end = block if len(block) >= LAST_WORDS_BYTES else (self._end + block)[-LAST_WORDS_BYTES:]
         position, size = 0, len(block)

@@ -13,24 +13,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
+import msgspec
 import re2
 
 from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
-from nvcre_logs.lines import Line, unwrap
+from nvcre_logs.linear_pattern import required_literal
+from nvcre_logs.lines import DIGITS_ALIKE, Line, is_time, plain, split_prefix, unwrap
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import DurationUnit, EventPattern, LogProfileSpec
+from nvcre_logs.step_shapes import LONGEST_LINE, MAX_SHAPES, StepShape, reads_digits_alike, step_shape
 
 MAX_EVENT_LINE_BYTES = 64 * 1024
 MAX_PODS = 1024
+MAX_SOURCES = 4096
 _SECONDS = {DurationUnit.SECONDS: 1.0, DurationUnit.MILLISECONDS: 1e-3, DurationUnit.MICROSECONDS: 1e-6}
 _GROUP_NAME = re.compile(r"\(\?P?<\w+>")
-_ESCAPES = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _FRACTION = re.compile(r"[.,](\d{1,9})(?:\D|$)")
 _SAME_MOMENT_S = 1.0
 
@@ -47,8 +49,7 @@ class Kind(StrEnum):
     LOADED = "load_done"
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingEvent:
+class TrainingEvent(msgspec.Struct, frozen=True, gc=False):  # a frozen dataclass takes ten times as long to make
     kind: Kind
     line: int  # from 1
     time: datetime | None = None  # printed, else the kubelet's
@@ -86,6 +87,8 @@ class TrainingProfile:
     events: tuple[_Event, ...]
     warmup: _Event | None
     prefilter: re2.Pattern | None  # matches in every line in which one of them does; None: try every line
+    literals: re2.Pattern | None  # the same for a part of each, and some lines more: four times as fast
+    steps_have_shapes: bool  # that a line is a step, and where its figures are, does not depend on its digits
 
 
 def compile_training(name: str, spec: LogProfileSpec) -> TrainingProfile:
@@ -107,8 +110,21 @@ def compile_training(name: str, spec: LogProfileSpec) -> TrainingProfile:
     )
     events = tuple(event for event in in_order if event is not None)
     warmup = _compile(Kind.STEP, patterns.warmup_step, "warmupStep")
-    prefilter = _prefilter([event.source for event in (start, *events) if event is not None])
-    return TrainingProfile(name, spec, layout, start, events, warmup, prefilter)
+    sources = [event.source for event in (start, *events) if event is not None]
+    for_steps = [event for event in (start, events[0], warmup) if event is not None]
+    have_shapes = all(reads_digits_alike(event.source) for event in for_steps)
+    tell_progress = any(event.tells_progress for event in events)
+    return TrainingProfile(
+        name,
+        spec,
+        layout,
+        start,
+        events,
+        warmup,
+        prefilter=_prefilter(sources),
+        literals=_literals(sources),
+        steps_have_shapes=have_shapes and not tell_progress,
+    )
 
 
 def _compile(kind: Kind, pattern: EventPattern | None, field_name: str) -> _Event | None:
@@ -123,15 +139,29 @@ def _prefilter(sources: list[str]) -> re2.Pattern | None:
     """All patterns as one that captures nothing, which is fast.  The beginning of a line may be behind a prefix."""
     if any("^" in source[1:].replace("[^", "") or "\\A" in source for source in sources):
         return None
-    options = re2.Options()
-    options.max_mem = 32 << 20
-    options.log_errors = False
-    options.never_capture = True
+    options = _quick_options()
     joined = "|".join(f"(?:{_GROUP_NAME.sub('(?:', source.removeprefix('^'))})" for source in sources)
     try:
         return re2.compile(f"(?m){joined}".encode(), options)
     except re2.error:
         return None
+
+
+def _literals(sources: list[str]) -> re2.Pattern | None:
+    literals = [required_literal(source) for source in sources]
+    if not all(literals):
+        return None
+    options = _quick_options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(b"|".join(map(re.escape, literals)), options)
+
+
+def _quick_options() -> re2.Options:
+    options = re2.Options()
+    options.max_mem = 32 << 20
+    options.log_errors = False
+    options.never_capture = True
+    return options
 
 
 class TrainingReader:
@@ -142,50 +172,114 @@ class TrainingReader:
         self._told: TrainingEvent | None = None  # the last step, and its text
         self._told_text = b""
         self._tells_progress = any(event.tells_progress for event in profile.events)
+        self._shapes: dict[bytes, StepShape] = {}
+        self._sources: dict[bytes, tuple[str, int | None]] = {}
         self.progress_lines = 0
 
     def feed(self, block: bytes) -> list[TrainingEvent]:
-        if b"\x1b" in block:
-            block = _ESCAPES.sub(b"", block)
-        found = [event for number, line in self._candidates(block) for event in self._events(number, line)]
+        block = plain(block)
+        if not block.isascii():
+            block = block.decode(errors="replace").encode()  # RE2's "." is no byte that is not UTF-8
+        found: list[TrainingEvent] = []
+        prefilter = self._profile.prefilter
+        candidates = self._profile.literals or prefilter
+        position, number, size = 0, self._line + 1, len(block)
+        while position < size:
+            end = block.find(b"\n", position)
+            if not self._step_alike(block[position:end], number, found):
+                if candidates is not None:
+                    hit = candidates.search(block, position)
+                    if hit is None:
+                        break
+                    if (at := min(hit.start(), size - 1)) > end:
+                        start = block.rfind(b"\n", position, at) + 1
+                        number += block.count(b"\n", position, start)
+                        position = start
+                        continue
+                raw = block[position:end]
+                if candidates is prefilter or prefilter is None or prefilter.search(raw) is not None:
+                    found += self._events(number, raw)
+            position, number = end + 1, number + 1
         self._line += block.count(b"\n")
         return found
 
-    def _candidates(self, block: bytes) -> Iterator[tuple[int, bytes]]:
-        prefilter = self._profile.prefilter
-        if prefilter is None:
-            yield from enumerate(block.split(b"\n")[:-1], self._line + 1)
-            return
-        position, number = 0, self._line + 1
-        while (hit := prefilter.search(block, position)) is not None:
-            at = min(hit.start(), len(block) - 1)
-            start = block.rfind(b"\n", position, at) + 1 or position
-            end = block.find(b"\n", start)
-            end = len(block) if end < 0 else end
-            number += block.count(b"\n", position, start)
-            yield number, block[start:end]
-            position, number = end + 1, number + 1
-            if position >= len(block):
-                return
+    def _step_alike(self, raw: bytes, number: int, found: list[TrainingEvent]) -> bool:
+        """A step line whose shape is known, read into `found`; False: the line is for the patterns."""
+        shape = self._shapes.get(raw.translate(DIGITS_ALIKE))
+        if shape is None or (shape.stamp is not None and not is_time(raw[shape.stamp])):
+            return False
+        if shape.timestamp is not None:
+            text = raw[shape.timestamp].decode()
+            time = self._profile.layout.parse_alike(text)
+            if time is None:
+                return False
+            printed: str | None = self._printed(text, time)
+        else:
+            time = split_prefix(raw[shape.stamp].decode() + " ")[0] if shape.stamp is not None else None
+            printed = time.isoformat() if time is not None else None
+        duration_s = float(raw[shape.duration]) if shape.duration is not None else None
+        target = int(raw[shape.target]) if shape.target is not None else None
+        step = TrainingEvent(
+            Kind.STEP,
+            number,
+            time,
+            printed,
+            int(raw[shape.step]),
+            round(duration_s * shape.seconds, 9) if duration_s is not None and shape.seconds != 1.0 else duration_s,
+            float(raw[shape.tflops]) if shape.tflops is not None else None,
+            float(raw[shape.loss]) if shape.loss is not None else None,
+            int(raw[shape.last_step]) + 1 if shape.last_step is not None else target,
+            is_warmup=shape.is_warmup,
+            source=self._source(raw, shape) if shape.tags else ("", None),
+        )
+        self._tell(step, raw[shape.text :], found)
+        return True
 
-    def _events(self, number: int, raw: bytes) -> Iterator[TrainingEvent]:
+    def _source(self, raw: bytes, shape: StepShape) -> tuple[str, int | None]:
+        tags = b"".join([raw[tag] for tag in shape.tags])
+        source = self._sources.get(tags)
+        if source is None:
+            line = unwrap(tags)
+            source = line.pod, line.rank
+            if len(self._sources) < MAX_SOURCES:
+                self._sources[tags] = source
+        return source
+
+    def _tell(self, step: TrainingEvent, text: bytes, found: list[TrainingEvent]) -> None:
+        if not self._repeats(step, text):
+            self._told, self._told_text = step, text
+            found.append(step)
+
+    def _events(self, number: int, raw: bytes) -> list[TrainingEvent]:
         line = unwrap(raw[:MAX_EVENT_LINE_BYTES])
         text = line.text.encode()
+        found: list[TrainingEvent] = []
         start = self._profile.start
         if start is not None and (match := start.pattern.find(text)) is not None:
-            yield self._event(start, match, line, number)
+            found.append(self._event(start, match, line, number))
         for event in self._profile.events:
             match = event.pattern.find(text)
             if match is None:
                 continue
-            if event.kind is Kind.STEP:
-                step = self._step(event, match, line, text, number)
-                if step is not None and not self._repeats(step, text):
-                    self._told, self._told_text = step, text
-                    yield step
-            else:
-                yield self._event(event, match, line, number)
+            if event.kind is not Kind.STEP:
+                found.append(self._event(event, match, line, number))
+            elif (step := self._step(event, match, line, text, number)) is not None:
+                if not found and self._profile.steps_have_shapes:
+                    self._learn(raw, line, event, match, step)
+                self._tell(step, text, found)
+            break
+        return found
+
+    def _learn(self, raw: bytes, line: Line, event: _Event, match: re2.Match, step: TrainingEvent) -> None:
+        if len(self._shapes) >= MAX_SHAPES or len(raw) > LONGEST_LINE:
             return
+        spans = {name: match.span(number) for name, number in event.groups.items() if match[number] is not None}
+        if "timestamp" in spans and self._profile.layout.parse(line.text[slice(*spans["timestamp"])]) is None:
+            return
+        units = {name: _SECONDS[unit] for name, unit in event.units.items()}
+        shape = step_shape(raw, line, spans, units=units, is_warmup=step.is_warmup)
+        if shape is not None and self._source(raw, shape) == step.source:
+            self._shapes[raw.translate(DIGITS_ALIKE)] = shape
 
     def _event(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent:
         capture = _Captures(event, match)
@@ -249,11 +343,16 @@ class TrainingReader:
     def _time(self, capture: _Captures, line: Line) -> tuple[datetime | None, str | None]:
         text = capture.text("timestamp")
         time = self._profile.layout.parse(text) if text else None
-        if time is None:
+        if text is None or time is None:
             return line.time, line.time.isoformat() if line.time is not None else None
-        fraction = _FRACTION.search(text or "")
-        digits = f".{fraction[1]}" if fraction is not None else ""
-        return time, time.strftime("%Y-%m-%dT%H:%M:%S") + digits
+        return time, self._printed(text, time)
+
+    def _printed(self, text: str, time: datetime) -> str:
+        """ISO, with the digits of a fraction that `text` has."""
+        if self._profile.layout.is_iso:
+            return f"{text[:10]}T{text[11:].replace(',', '.')}"
+        fraction = _FRACTION.search(text)
+        return time.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction[1]}" if fraction is not None else "")
 
 
 @dataclass(slots=True)

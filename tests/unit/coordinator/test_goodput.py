@@ -1,7 +1,6 @@
 """Goodput of logged runs: cases 32 to 44 of spec/reference-behaviour.md section 10, and beginning anew at any line."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -339,7 +338,11 @@ def test_case_43_the_start_of_one_pod_and_the_steps_of_another_in_either_order()
     apart = folded(GoodputState(), [*steps, *lifecycle])
     assert (apart.resume_s, apart.checkpoint_save_s) == (together.resume_s, together.checkpoint_save_s) == (5.0, 12.0)
     restarted = fold(together, Interrupted(at("10:04:00"), "WorkloadRestarted"), Rules())
-    later = [replace(event, time=event.time + timedelta(hours=1)) for event in (*steps, *lifecycle) if event.time]
+    later = [
+        msgspec.structs.replace(event, time=event.time + timedelta(hours=1))
+        for event in (*steps, *lifecycle)
+        if event.time
+    ]
     again = folded(restarted, later)
     assert (again.reschedule_s, again.resume_s) == (56 * 60.0, 10.0)
 

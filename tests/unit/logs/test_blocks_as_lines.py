@@ -3,13 +3,21 @@
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
+import msgspec
+import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nvcre_logs.lines import LineFeed, without_escapes
+from nvcre_logs.lines import LineFeed, plain
 from nvcre_logs.nccl_log import NcclLog
 from nvcre_logs.nccl_output import NcclOutputParser, _is_chatter, _undecodable
 from nvcre_logs.nccl_row import Figures
+from nvcre_logs.profile import LogProfileSpec
+from nvcre_logs.step_shapes import reads_digits_alike
+from nvcre_logs.training import TrainingEvent, TrainingProfile, TrainingReader, compile_training
 
 HEADING = (
     "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw"
@@ -127,7 +135,7 @@ def nccl_by_lines(data: bytes) -> NcclLog:
     parser = NcclOutputParser()
 
     def read(lines: bytes) -> None:
-        block = without_escapes(lines)
+        block = plain(lines)
         parser._undecodable += _undecodable(block)
         for raw in block.split(b"\n"):
             if not _is_chatter(raw):
@@ -158,3 +166,79 @@ def test_nccl_tables_are_the_same_by_blocks_and_by_lines(seed: int, chunk: int) 
     if data.endswith(b"\n"):  # what has no end is cut, which the figures of a live log are not told of
         told = [row.out_of_place.busbw_gbps for test in by_lines.tests for row in test.rows]
         assert sorted(str(busbw) for _, _, busbw in figures(data, chunk)) == sorted(map(str, told))
+
+
+# Training logs
+
+MANIFESTS = [
+    yaml.safe_load(path.read_text())
+    for path in sorted((Path(__file__).parents[3] / "daemonset/log-profiles").glob("*.yaml"))
+]
+SPECS = {
+    manifest["metadata"]["name"]: msgspec.convert(manifest["spec"], LogProfileSpec)
+    for manifest in MANIFESTS
+    if "trainingStep" in manifest["spec"]["patterns"]
+}
+PROFILES = {name: compile_training(name, spec) for name, spec in SPECS.items()}
+EXAMPLES = {
+    manifest["metadata"]["name"]: [pattern["example"] for pattern in manifest["spec"]["patterns"].values()]
+    for manifest in MANIFESTS
+}
+NOISE = [*chain.from_iterable(EXAMPLES.values()), *OTHERS, "MnRtt/Rnk: 3453.08ms/8", "  3%|3   | 3/100 [00:03<01:37]"]
+ODD = ["nan", "-1.5", "1e999", "7,094", "123456789012345678901", "", "\u0663"]
+
+
+def training_line(rng: random.Random, name: str) -> str:
+    """What the profile is for, with other digits; a different figure, something else or a cut line now and then."""
+    line = rng.choice(EXAMPLES[name] if rng.randrange(4) else NOISE)
+    changed = rng.choice([0.05, 0.05, 0.6])
+    line = "".join(rng.choice("0123456789") if c.isdigit() and rng.random() < changed else c for c in line)
+    if rng.randrange(12) == 0:
+        figure = rng.choice(line.split() or [""])
+        line = line.replace(figure, rng.choice(ODD))
+    return line[: rng.randrange(len(line) + 1)] if rng.randrange(15) == 0 else line
+
+
+def events_by_blocks(profile: TrainingProfile, data: bytes, chunk: int) -> list[TrainingEvent]:
+    reader = TrainingReader(profile)
+    return [event for block in blocks(data, chunk) for event in reader.feed(block)]
+
+
+def events_by_lines(profile: TrainingProfile, data: bytes) -> list[TrainingEvent]:
+    """The profile's patterns at every line."""
+    reader = TrainingReader(profile)
+    lines = chain.from_iterable(plain(block).split(b"\n")[:-1] for block in blocks(data, len(data) + 1))
+    return [event for number, raw in enumerate(lines, 1) for event in reader._events(number, raw)]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+@given(st.integers(0, 2**32), st.integers(1, 4000))
+@settings(max_examples=60, deadline=None)
+def test_training_events_are_the_same_by_blocks_and_by_lines(name: str, seed: int, chunk: int) -> None:
+    rng = random.Random(seed)
+    data = text_of(rng, lambda rng: training_line(rng, name), rng.choice(EXAMPLES[name]))
+    assert events_by_blocks(PROFILES[name], data, chunk) == events_by_lines(PROFILES[name], data)
+
+
+@pytest.mark.parametrize(
+    ("regex", "alike"),
+    [
+        ("iteration +(?P<iteration>[0-9]+)/", True),
+        (r"step (?P<step2>\d{1,12})", True),
+        ("[0-9]{4}-[0-9]{2}", True),
+        ("epoch 0 step (?P<iteration>[0-9]+)", False),
+        ("step (?P<iteration>[1-9][0-9]*)", False),
+        (r"step \x31(?P<iteration>[0-9]+)", False),
+        (r"\{5\} (?P<iteration>[0-9]+)", False),
+        (r"\pN (?P<iteration>[0-9]+)", False),
+    ],
+)
+def test_a_shape_stands_for_its_lines_only_where_digits_are_alike(regex: str, alike: bool) -> None:
+    assert reads_digits_alike(regex) is alike
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_which_profiles_know_steps_by_their_shape(name: str) -> None:
+    """Others read figures from lines before the step's own."""
+    progress = "progress" in str(SPECS[name].patterns.training_step)
+    assert PROFILES[name].steps_have_shapes is not progress
