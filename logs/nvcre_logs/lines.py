@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 MAX_LINE_BYTES = 1024 * 1024
 _PREFIX = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d) ")
@@ -47,12 +48,17 @@ def split_prefix(line: str) -> tuple[datetime | None, str]:
 def is_time(stamp: bytes) -> bool:
     """Of bytes that look like the kubelet's time, without the blank behind: is there such a time?"""
     if stamp.endswith(b"Z") and not stamp.startswith(b"9999"):
-        try:
-            datetime.fromisoformat(stamp[:19].decode())
-        except ValueError:
-            return False
-        return True
+        return stamp[17:19] < b"60" and _is_minute(stamp[:16])
     return split_prefix(f"{stamp.decode()} ")[0] is not None
+
+
+@lru_cache(maxsize=64)
+def _is_minute(stamp: bytes) -> bool:
+    try:
+        datetime.fromisoformat(stamp.decode())
+    except ValueError:
+        return False
+    return True
 
 
 def split_prefixes(block: bytes) -> bytes:

@@ -180,6 +180,7 @@ class RowShape:
     left: int
     cells: int
     is_checked: bool
+    layout: Layout
 
     def fits(self, line: bytes) -> bool:
         """Of a line of this shape: are the digits right that are no figures?"""
@@ -187,21 +188,20 @@ class RowShape:
             return False
         return self.stamp is None or is_time(line[self.stamp])
 
-    def row(self, line: bytes, layout: Layout) -> Row | None:
+    def row(self, line: bytes) -> Row | None:
         tokens = line[self.text :].decode().split()
-        return Piece(tokens[: self.left], tokens[self.left : self.left + self.cells]).row(layout)
+        return Piece(tokens[: self.left], tokens[self.left : self.left + self.cells]).row(self.layout)
 
 
 class RowShapes:
-    """Rows of one heading by their shape, learnt from lines that were read cell by cell."""
+    """Rows below one heading by their shape, learnt from lines that were read cell by cell."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self) -> None:
         self._known: dict[bytes, RowShape] = {}
 
-    def learn(self, raw: bytes) -> None:
+    def learn(self, raw: bytes, layout: Layout) -> None:
         """A line that is a row, and nothing but a row, shows where the cells of others are."""
-        if len(self._known) < MAX_SHAPES and (found := _shape_of(raw, self._layout)) is not None:
+        if len(self._known) < MAX_SHAPES and (found := _shape_of(raw, layout)) is not None:
             self._known[raw.translate(DIGITS_ALIKE)] = found
 
     def take(self, block: bytes, position: int) -> tuple[int, list[Figures], bytes]:
@@ -220,7 +220,7 @@ class RowShapes:
 
     def rows(self, lines: Iterable[bytes]) -> list[Row]:
         """Of lines that were taken."""
-        found = (self._known[line.translate(DIGITS_ALIKE)].row(line, self._layout) for line in lines)
+        found = (self._known[line.translate(DIGITS_ALIKE)].row(line) for line in lines)
         return [row for row in found if row is not None]
 
 
@@ -251,4 +251,5 @@ def _shape_of(raw: bytes, layout: Layout) -> RowShape | None:
         left=first,
         cells=len(piece.cells),
         is_checked=stamp is not None or not tokens[2].isalpha(),
+        layout=layout,
     )

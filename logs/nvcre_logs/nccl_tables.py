@@ -42,7 +42,7 @@ class _Stream:
     piece: Piece | None = None  # a row that other text tore
     command: str | None = None
     has_rank: bool = False  # it is known whose header it has
-    shapes: RowShapes | None = None  # of rows below the heading
+    shapes: RowShapes = field(default_factory=RowShapes)  # of rows below the heading
 
 
 class Tables:
@@ -105,7 +105,7 @@ class Tables:
     def heading(self, layout: Layout) -> None:
         test = self.header("heading")
         stream = self._headed()
-        stream.layout, stream.shapes = layout, RowShapes(layout)
+        stream.layout, stream.shapes = layout, RowShapes()
         test.has_error_column = layout.is_error
         test.time_is_cpu = layout.time_is_cpu
 
@@ -136,8 +136,7 @@ class Tables:
         if row is not None:
             stream.piece = None
             self._add(stream, row)
-            if stream.shapes is not None:
-                stream.shapes.learn(raw)
+            stream.shapes.learn(raw, stream.layout)
         elif len(piece.cells) == 2 * stream.layout.side_cells:
             self._lose_piece(stream)  # all cells are there and they make no sense
         return piece.behind
@@ -149,7 +148,7 @@ class Tables:
         Returns where the first other line begins, and the last row.
         """
         stream = self._streams.get(("", None)) or self._latest.get("")
-        if stream is None or stream.shapes is None or len(stream.open) != 1:
+        if stream is None or len(stream.open) != 1:
             return position, b""
         if stream.open[0].test.avg_busbw_gbps is not None:
             return position, b""
