@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from struct import Struct
 
 from nvcre_logs.lines import DIGITS_ALIKE, is_time, unwrap
 from nvcre_logs.nccl_log import PerIteration, Row, Side
 
 MAX_SHAPES = 1024  # of one heading; a sweep has about fifty
 MAX_DIGITS = 18
+FIRST_WINDOW = 256  # bytes that are looked at for rows in a row, then twice as many
 
 _LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op", "root"))
 _REDOP = re.compile(r"mulsum|sum|prod|min|max|avg|none")
@@ -170,23 +172,13 @@ def _side(cells: list[str], layout: Layout) -> Side | None:
 class RowShape:
     """Where the cells of all rows are that differ in their digits alone."""
 
-    stamp: slice | None  # the kubelet's time
-    size: slice
-    algbw: slice  # out of place
-    busbw: slice
-    type: slice | None  # of a type with digits, which are no figures
-    type_name: bytes
+    figures: Callable[[bytes], tuple[bytes, bytes, bytes]]  # size, and algbw and busbw out of place
+    is_stamped: bool  # by the kubelet, at its beginning
+    exact: tuple[tuple[slice, bytes], ...]  # digits that are no figures: of the type's name, of the stamp's zone
     text: int  # where the row begins behind the stamp
     left: int
     cells: int
-    is_checked: bool
     layout: Layout
-
-    def fits(self, line: bytes) -> bool:
-        """Of a line of this shape: are the digits right that are no figures?"""
-        if self.type is not None and line[self.type] != self.type_name:
-            return False
-        return self.stamp is None or is_time(line[self.stamp])
 
     def row(self, line: bytes) -> Row | None:
         tokens = line[self.text :].decode().split()
@@ -198,6 +190,7 @@ class RowShapes:
 
     def __init__(self) -> None:
         self._known: dict[bytes, RowShape] = {}
+        self._minute = b""  # of the newest stamp
 
     def learn(self, raw: bytes, layout: Layout) -> None:
         """A line that is a row, and nothing but a row, shows where the cells of others are."""
@@ -206,17 +199,33 @@ class RowShapes:
 
     def take(self, block: bytes, position: int) -> tuple[int, list[Figures], bytes]:
         """The rows from `position` on, up to the first line of another shape: where that begins, and the last row."""
-        known, alike, figures, last = self._known, DIGITS_ALIKE, list[Figures](), b""
-        size = len(block)
-        while position < size:
-            end = block.find(b"\n", position)
-            line = block[position:end]
-            found = known.get(line.translate(alike))
-            if found is None or (found.is_checked and not found.fits(line)):
-                break
-            figures.append((int(line[found.size]), float(line[found.algbw]), float(line[found.busbw])))
-            last, position = line, end + 1
+        known, figures, last = self._known, list[Figures](), b""
+        window = FIRST_WINDOW
+        while position < len(block):
+            end = block.rfind(b"\n", position, position + window) + 1 or block.find(b"\n", position) + 1
+            whole = block[position : end - 1]
+            lines, before = whole.split(b"\n"), len(figures)
+            for line, shape in zip(lines, whole.translate(DIGITS_ALIKE).split(b"\n"), strict=True):
+                found = known.get(shape)
+                if found is None or (found.exact and any(line[place] != text for place, text in found.exact)):
+                    break
+                if found.is_stamped and (line[:16] != self._minute or line[17:19] >= b"60") and not self._is_time(line):
+                    break
+                size, algbw, busbw = found.figures(line)
+                figures.append((int(size), float(algbw), float(busbw)))
+            taken = len(figures) - before
+            if taken:
+                last = lines[taken - 1]
+            if taken < len(lines):
+                return position + sum(map(len, lines[:taken])) + taken, figures, last
+            position, window = end, FIRST_WINDOW * len(figures)
         return position, figures, last
+
+    def _is_time(self, line: bytes) -> bool:
+        found = is_time(line[: line.index(b" ")])
+        if found and not line.startswith((b"0001", b"9999")):  # at the ends of time a zone or a fraction decides
+            self._minute = line[:16]
+        return found
 
     def rows(self, lines: Iterable[bytes]) -> list[Row]:
         """Of lines that were taken."""
@@ -237,19 +246,23 @@ def _shape_of(raw: bytes, layout: Layout) -> RowShape | None:
     if tokens[: len(read)] != read or any(cell.startswith("-") for cell in piece.cells) or len(tokens[0]) > MAX_DIGITS:
         return None
     text = len(raw) - len(line.text)
-    spans = [slice(text + match.start(), text + match.end()) for match in _TOKEN.finditer(line.text)]
+    if line.time is not None and not raw[:1].isdigit():
+        return None
+    spans = [(text + match.start(), text + match.end()) for match in _TOKEN.finditer(line.text)]
     first = len(piece.left)
-    stamp = slice(len(raw) - len(raw.lstrip(b" ")), text - 1) if line.time is not None else None
+    size, algbw, busbw = spans[0], spans[first + 1], spans[first + 2]
+    exact = [spans[2]] if not tokens[2].isalpha() else []
+    if line.time is not None and raw[text - 2 : text - 1] != b"Z":
+        exact.append((text - 7, text))
     return RowShape(
-        stamp=stamp,
-        size=spans[0],
-        algbw=spans[first + 1],
-        busbw=spans[first + 2],
-        type=None if tokens[2].isalpha() else spans[2],
-        type_name=tokens[2].encode(),
+        figures=Struct(
+            f"{size[0]}x{size[1] - size[0]}s{algbw[0] - size[1]}x{algbw[1] - algbw[0]}s"
+            f"{busbw[0] - algbw[1]}x{busbw[1] - busbw[0]}s{len(raw) - busbw[1]}x"
+        ).unpack,
+        is_stamped=line.time is not None,
+        exact=tuple((slice(*place), raw[slice(*place)]) for place in exact),
         text=text,
         left=first,
         cells=len(piece.cells),
-        is_checked=stamp is not None or not tokens[2].isalpha(),
         layout=layout,
     )

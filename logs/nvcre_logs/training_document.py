@@ -18,7 +18,7 @@ from nvcre_logs.training import Kind, TrainingEvent
 
 _RESTART_MARKERS = (  # torchelastic, Megatron-LM, HF Trainer
     ("worker_group", re.compile(rb"will restart worker group")),
-    ("exit", re.compile(rb"\[?exiting program (?:after|at) ")),
+    ("exit", re.compile(rb"exiting program (?:after|at) ")),
     ("resume", re.compile(rb"Continuing training from global step (?P<step>[0-9]{1,12})")),
 )
 
