@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from nvcre_kube.client import ApiError
-from nvcre_kube.resources import EVENTS, JOBS, NODE_HEALTHS, PODS
+from nvcre_kube.resources import EVENTS, JOBS, LEASES, NODE_HEALTHS, PODS, TRAIN_JOBS
 from support.eventually import eventually
 from support.fleet import NAMESPACE, Fleet, RealAgent, fleet, gpu_pci
 
@@ -91,12 +91,16 @@ async def test_01_a_gpu_that_is_lost_again_after_the_reboot_is_broken_hardware(s
     assert "came back after a reboot" in status["message"]
 
 
-async def end_pods(site: Fleet, job: str, *, ago: timedelta) -> None:
+async def end_pods(site: Fleet, job: str, *, ago: timedelta, nodes: tuple[str, ...] = (), exit_code: int = 0) -> None:
     for pod in await site.client.list(PODS, NAMESPACE, label_selector=f"jobset.sigs.k8s.io/jobset-name={job}-workload"):
+        if nodes and pod["spec"]["nodeName"] not in nodes:
+            continue
         (container,) = pod["status"]["containerStatuses"]
         at = (datetime.now(UTC) - ago).strftime("%Y-%m-%dT%H:%M:%SZ")
-        container["state"] = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": at, "finishedAt": at}}
-        pod["status"]["phase"] = "Succeeded"
+        container["state"] = {
+            "terminated": {"exitCode": exit_code, "reason": "Ended", "startedAt": at, "finishedAt": at}
+        }
+        pod["status"]["phase"] = "Failed" if exit_code else "Succeeded"
         await site.client.update_status(PODS, pod)
 
 
@@ -156,3 +160,28 @@ async def test_20_43_47_what_a_process_wrote_into_the_kernel_log_is_shown_and_bl
     assert (status["verdict"], status.get("badGPUs", "")) == ("Healthy", "")
     assert "Xid 185" in status["message"]
     assert await failed_nodes(site, "tested") == []
+
+
+async def test_46_a_node_that_loses_power_in_a_run_is_the_cause_and_the_survivors_are_not(site: Fleet) -> None:
+    """Its agent and its Lease fall silent; the other rank dies of it a moment later and says so by its exit code."""
+    dead, _ = await start(site, "dead"), await start(site, "survivor")
+    await site.run_job("together", ["dead", "survivor"])
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    lease = {"metadata": {"name": "dead"}, "spec": {"holderIdentity": "dead", "renewTime": renewed}}
+    await site.client.create(
+        LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease}, "kube-node-lease"
+    )
+    dead.process.kill()
+    await site.stop_agent(dead)
+    await end_pods(site, "together", ago=timedelta(0), nodes=("survivor",), exit_code=1)
+    train_job = await site.client.get(TRAIN_JOBS, "together-workload", NAMESPACE)
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    failed = {"type": "Failed", "status": "True", "reason": "JobsFailed", "message": "", "lastTransitionTime": at}
+    await site.client.update_status(TRAIN_JOBS, {**train_job, "status": {"conditions": [failed]}})
+
+    async def named() -> list[dict[str, Any]]:
+        return await failed_nodes(site, "together")
+
+    (entry,) = await eventually(named, what="the Job names a node", within_s=90.0)
+    assert (entry["name"], entry["component"]["kind"]) == ("dead", "Node")
+    assert "died without a word" in entry["message"]
