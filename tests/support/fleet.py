@@ -1,4 +1,4 @@
-"""A control plane with a real coordinator process and a fleet around it, for benchmarks.
+"""A control plane with a real coordinator process and a fleet around it, for benchmarks and fault scenarios.
 
 API server and coordinator are processes as in production; nodes are made through the API; most agents are streams only
 (support/agent_streams.py), those under measurement are real agent processes over the simulated driver with a

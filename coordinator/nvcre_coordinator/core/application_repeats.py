@@ -31,7 +31,7 @@ class Suspicion:
     until: datetime  # time alone ends it
 
 
-def workload_identity(workload: str) -> str:
+def _identity(workload: str) -> str:
     """Namespace and fingerprint of "namespace/name#fingerprint": what makes two runs the same job."""
     namespace, _, rest = workload.partition("/")
     return f"{namespace}#{rest.rpartition('#')[2]}" if rest else ""
@@ -51,7 +51,7 @@ def application_repeats(
     gpus_of: dict[tuple[int, str], set[str]] = {}  # where each job met each error
     for incident in recent:
         if incident.workload and incident.component is not None:
-            job = incident.code, workload_identity(incident.workload)
+            job = incident.code, _identity(incident.workload)
             gpus_of.setdefault(job, set()).add(_gpu(incident.component))
     found = [
         suspicion
@@ -85,7 +85,7 @@ def _suspicion(
     names: set[str] = set()
     for incident in here:
         assert incident.last_seen is not None
-        job = workload_identity(incident.workload)
+        job = _identity(incident.workload)
         if incident.workload and len(gpus_of[code, job]) == 1:  # else the job carries its error around
             last_of_job[job] = max(last_of_job.get(job, incident.last_seen), incident.last_seen)
             names.add(incident.workload.partition("#")[0])

@@ -18,7 +18,7 @@ from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKi
 from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.link_faults import far_end
 
-HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
+_HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
 REMEDY_WINDOW = timedelta(days=3)  # a remedy older than this has held (agent/nvcre_agent/incidents/escalation.yaml)
 CONDITIONAL_WINDOW = timedelta(hours=24)
 CONDITIONAL_REPEATS = 3
@@ -40,7 +40,7 @@ def is_conditional(incident: Incident) -> bool:
 
 
 def _accusable(incident: Incident) -> bool:
-    return incident.fault_class in HARDWARE and not incident.injected and not incident.during_maintenance
+    return incident.fault_class in _HARDWARE and not incident.injected and not incident.during_maintenance
 
 
 def judged(open_now: Sequence[Incident], closed: Sequence[Incident]) -> tuple[Incident, ...]:
@@ -94,7 +94,7 @@ def _came_back(earlier: Incident, incident: Incident) -> bool:
         and earlier.recovered_by in _REMEDIES
         and is_fault(earlier)
         and _family(earlier) == _family(incident)
-        and same_part(earlier.component, incident.component)
+        and _same_part(earlier.component, incident.component)
     )
 
 
@@ -118,7 +118,7 @@ def _family(incident: Incident) -> tuple[str, int, str]:
     return incident.kind, incident.code, incident.check
 
 
-def same_part(one: Component | None, other: Component | None) -> bool:
+def _same_part(one: Component | None, other: Component | None) -> bool:
     """The same piece of hardware: a new UUID in a slot is another GPU."""
     if one is None or other is None:
         return one is other
