@@ -57,7 +57,7 @@ class Setting:
     name: str
     text: str
     default: str | None = None
-    metavar: str = "VALUE"
+    metavar: str = "FILE"
     read: Callable[[str], Any] = Path
     live: bool = False
     also: str = ""  # a further variable of the environment
@@ -116,26 +116,22 @@ SETTINGS = (
         metavar="HOST:PORT",
         read=_address,
     ),
-    Setting("ca-file", "CA that signed the coordinator's certificate; read again on every connect", metavar="FILE"),
+    Setting("ca-file", "CA that signed the coordinator's certificate; read again on every connect"),
     Setting("server-name", "name the certificate must carry", "nvcre-coordinator.nvcre-system.svc", "NAME", str),
-    Setting("token-file", "ServiceAccount token; read again on every connect", metavar="FILE"),
-    Setting("outbox", "SQLite file for events that are not acknowledged yet", "/var/lib/nvcre/outbox.sqlite", "FILE"),
+    Setting("token-file", "ServiceAccount token; read again on every connect"),
+    Setting("outbox", "SQLite file for events that are not acknowledged yet", "/var/lib/nvcre/outbox.sqlite"),
     Setting("outbox-max-mib", "above it the events that accuse least are given up, oldest first", "4", "MIB", _mib),
     Setting("outbox-max-age", "older events are given up", "604800", "SECONDS", _age, unit="_s"),
-    Setting(
-        "kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg", "FILE"
-    ),
-    Setting("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE"),
+    Setting("kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg"),
+    Setting("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id"),
     Setting(
         "xid-catalogue",
         "YAML file whose entries override those of the Xid catalogue, by number",
-        metavar="FILE",
         live=True,
     ),
     Setting(
         "limits",
         "YAML file whose numbers override the limits of the checks, by check and key",
-        metavar="FILE",
         live=True,
     ),
     Setting(
@@ -145,9 +141,7 @@ SETTINGS = (
         "HOST:PORT",
         parse_address,
     ),
-    Setting(
-        "control-socket", "Unix socket of the commands of an operator; default: control.sock beside --outbox", None
-    ),
+    Setting("control-socket", "Unix socket of the commands of an operator; default: control.sock beside --outbox"),
     Setting(
         "dcgm-aliases",
         "also serve DCGM_FI_* metrics, for dashboards made for dcgm-exporter",
@@ -163,7 +157,7 @@ SETTINGS = (
         live=True,
         also="NCCL_TESTS_DIR",
     ),
-    Setting("simulate", "use the simulated driver over this node description; never chosen by itself", metavar="FILE"),
+    Setting("simulate", "use the simulated driver over this node description; never chosen by itself"),
     Setting("sysfs", "the host's /sys; of a simulated node: sys beside its description", metavar="DIR"),
     Setting("procfs", "the host's /proc; of a simulated node: proc beside its description", metavar="DIR"),
     Setting(
@@ -175,7 +169,7 @@ SETTINGS = (
         live=True,
         unit="_s",
     ),
-    Setting("ready-file", "written as JSON with the chosen address once the agent serves", metavar="FILE"),
+    Setting("ready-file", "written as JSON with the chosen address once the agent serves"),
     Setting("log-level", "debug, info, warning or error", "info", "LEVEL", read_log_level, live=True),
 )
 

@@ -67,8 +67,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         return _failed(str(error), NO_AGENT)
     except (AgentRefusedError, UnknownGpuError, UnknownXidError) as error:
         return _failed(str(error), REFUSED)
-    except OSError as error:
+    except PermissionError as error:
         return _failed(f"{path}: {error.strerror}; writing there needs root", REFUSED)
+    except OSError as error:
+        return _failed(f"{path}: {error.strerror}", REFUSED)
     print(printable(f"wrote to {path}: {written}"))
     print(
         f"expect: `nvcre-agent state` shows Xid {code} of GPU {gpu.index}, injected, within a second; it blames nobody"

@@ -156,9 +156,12 @@ class Metrics:
             one = change.incident
             if change.kind is ChangeKind.RECOVERED:
                 self._told_by_both.discard(one.id)
-            elif one.kind is IncidentKind.XID and len(one.sources) > 1 and not one.injected:
-                if one.id in self._told_by_both:
-                    continue
+            elif (
+                one.kind is IncidentKind.XID
+                and len(one.sources) > 1
+                and not one.injected
+                and one.id not in self._told_by_both
+            ):
                 self._told_by_both.add(one.id)
                 component = one.component
                 self._count_xid(component.pci_bus_id, component.uuid, one.code, one.fault_class.value, "both")
