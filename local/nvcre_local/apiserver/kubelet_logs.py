@@ -111,14 +111,15 @@ class KubeletLogs:
             return web.Response(status=204)
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
+            connector = aiohttp.TCPConnector(limit=0)  # every log that is followed holds a connection
+            self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             async with self._session.get(source.url, headers=headers, ssl=False) as answer:
                 if answer.status != 200:
                     raise _refused(answer.status, await answer.content.read(4096))
                 return await _pass_on(request, answer)
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise errors.internal(f'Get "{source.url}": {error}') from None
 
 
