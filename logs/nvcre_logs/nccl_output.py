@@ -85,7 +85,7 @@ class NcclOutputParser:
         self._tables = Tables(on_rows)
         self._undecodable = 0
         self._end = b""  # whole lines
-        self._row_chars = 0  # of the last whole row
+        self._row = b""  # the last whole one
 
     def feed(self, chunk: bytes) -> None:
         self.read(self._lines.feed(chunk))
@@ -97,7 +97,7 @@ class NcclOutputParser:
     def _without_cut_cell(self, rest: bytes) -> bytes:
         """The text behind the last line end: a row that is shorter than the one before it was cut in its last cell."""
         text = unwrap(rest).text.split()
-        if len(text) < _LEAST_ROW or not text[0].isdecimal() or 0 < self._row_chars <= len(rest.rstrip()):
+        if len(text) < _LEAST_ROW or not text[0].isdecimal() or 0 < len(self._row.rstrip()) <= len(rest.rstrip()):
             return rest
         return rest.rstrip().rpartition(b" ")[0]
 
@@ -109,9 +109,10 @@ class NcclOutputParser:
         position, size = 0, len(block)
         while position < size and (hit := _SEARCH_INTERESTING(block, position)) is not None:
             start = block.rfind(b"\n", position, hit.start()) + 1 or position
-            position, last_row = self._tables.plain_rows(block, start)
-            self._row_chars = len(last_row.rstrip()) or self._row_chars
-            if position == start:
+            position, row = self._tables.plain_rows(block, start, one=start != position)
+            if row:
+                self._row = row
+            else:
                 end = block.find(b"\n", start)
                 position = end + 1
                 if not _is_chatter(raw := block[start:end]):
@@ -125,7 +126,7 @@ class NcclOutputParser:
             tokens = stripped.split()
             behind = self._tables.row(tokens, raw)
             if behind is not None and not behind:
-                self._row_chars = len(raw.rstrip()) if len(tokens) >= _LEAST_ROW else self._row_chars
+                self._row = raw if len(tokens) >= _LEAST_ROW else self._row
                 return
             stripped = behind if behind is not None else stripped
         elif stripped.startswith(_REPORT):

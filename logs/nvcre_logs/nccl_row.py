@@ -197,10 +197,13 @@ class RowShapes:
         if len(self._known) < MAX_SHAPES and (found := _shape_of(raw, layout)) is not None:
             self._known[raw.translate(DIGITS_ALIKE)] = found
 
-    def take(self, block: bytes, position: int) -> tuple[int, list[Figures], bytes]:
-        """The rows from `position` on, up to the first line of another shape: where that begins, and the last row."""
+    def take(self, block: bytes, position: int, *, one: bool) -> tuple[int, list[Figures], bytes]:
+        """The rows from `position` on, up to the first line of another shape: where that begins, and the last row.
+
+        `one`: at most one, which is quicker where no other follows.
+        """
         known, figures, last = self._known, list[Figures](), b""
-        window = FIRST_WINDOW
+        window = 0 if one else FIRST_WINDOW
         while position < len(block):
             end = block.rfind(b"\n", position, position + window) + 1 or block.find(b"\n", position) + 1
             whole = block[position : end - 1]
@@ -219,6 +222,8 @@ class RowShapes:
             if taken < len(lines):
                 return position + sum(map(len, lines[:taken])) + taken, figures, last
             position, window = end, FIRST_WINDOW * len(figures)
+            if one:
+                break
         return position, figures, last
 
     def _is_time(self, line: bytes) -> bool:

@@ -141,8 +141,8 @@ class Tables:
             self._lose_piece(stream)  # all cells are there and they make no sense
         return piece.behind
 
-    def plain_rows(self, block: bytes, position: int) -> tuple[int, bytes]:
-        """Takes the lines from `position` on that are plain rows, as `row` would one by one, and is much faster.
+    def plain_rows(self, block: bytes, position: int, *, one: bool) -> tuple[int, bytes]:
+        """Takes the lines from `position` on that are plain rows, or one of them, as `row` would but much faster.
 
         Plain are rows that nothing tore, in lines of no pod or rank, of which an alike one was seen below this heading.
         Returns where the first other line begins, and the last row.
@@ -152,7 +152,7 @@ class Tables:
             return position, b""
         if stream.open[0].test.avg_busbw_gbps is not None:
             return position, b""
-        end, figures, last = stream.shapes.take(block, position)
+        end, figures, last = stream.shapes.take(block, position, one=one)
         if not figures:
             return position, b""
         self._lose_piece(stream)
