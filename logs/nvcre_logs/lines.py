@@ -152,11 +152,21 @@ class LineFeed:
             lines = lines[lines.index(b"\n") :]
         block = bytes(self._rest) + lines
         self._rest.clear()
-        if len(block) > MAX_LINE_BYTES and max(map(len, block.split(b"\n"))) > MAX_LINE_BYTES:
+        if _has_long_line(block):
             kept = [line if len(line) <= MAX_LINE_BYTES else None for line in block.split(b"\n")]
             self.skipped_lines += kept.count(None)
             block = b"\n".join(line or b"" for line in kept)
         return block
+
+
+def _has_long_line(block: bytes) -> bool:
+    position = 0
+    while len(block) - position > MAX_LINE_BYTES:
+        end = block.rfind(b"\n", position, position + MAX_LINE_BYTES + 1)
+        if end < 0:
+            return True
+        position = end + 1
+    return False
 
 
 def _with_line_feeds(chunk: bytes) -> bytes:

@@ -17,9 +17,9 @@ from typing import Any
 from nvcre_logs.training import Kind, TrainingEvent
 
 _RESTART_MARKERS = (  # torchelastic, Megatron-LM, HF Trainer
-    ("worker_group", re.compile(rb"will restart worker group")),
-    ("exit", re.compile(rb"exiting program (?:after|at) ")),
-    ("resume", re.compile(rb"Continuing training from global step (?P<step>[0-9]{1,12})")),
+    ("worker_group", b"will restart worker group", re.compile(rb"will restart worker group")),
+    ("exit", b"exiting program ", re.compile(rb"exiting program (?:after|at) ")),
+    ("resume", b"Continuing training", re.compile(rb"Continuing training from global step (?P<step>[0-9]{1,12})")),
 )
 
 
@@ -52,8 +52,8 @@ class Restart:
 def markers(block: bytes, lines_before: int) -> list[Marker]:
     """Those of a block of whole lines."""
     found = []
-    for kind, pattern in _RESTART_MARKERS:
-        for match in pattern.finditer(block):
+    for kind, literal, pattern in _RESTART_MARKERS:
+        for match in pattern.finditer(block) if literal in block else ():
             step = match.groupdict().get("step")
             line = lines_before + block.count(b"\n", 0, match.start()) + 1
             found.append(Marker(line, kind, int(step) if step else None))

@@ -95,6 +95,7 @@ def megatron_step(number: int, now: datetime, rng: random.Random) -> str:
 
 
 LINES = {"nccl": nccl_row, "megatron": megatron_step}
+SECONDS = {"nccl": 0.5, "megatron": 13.5}  # between two of them
 
 
 def log_of(kind: str, density: str, size: int) -> bytes:
@@ -105,7 +106,7 @@ def log_of(kind: str, density: str, size: int) -> bytes:
     lines, written, number = list[str](), 0, 0
     while written < size:
         number += 1
-        now += timedelta(seconds=rng.uniform(13, 14))
+        now += timedelta(seconds=SECONDS[kind] * rng.uniform(0.9, 1.1))
         stamp = f"{now:%Y-%m-%dT%H:%M:%S.%f}{rng.randrange(1000):03d}".rstrip("0.") + "Z "
         new = [*(first if number == 1 else ()), *others, LINES[kind](number, now, rng)]
         lines.append("".join(f"{stamp}{line}\n" for line in new))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
@@ -55,12 +56,12 @@ class LogSums:
     feed: LineFeed = field(default_factory=LineFeed)
     transport: set[str] = field(default_factory=set)
     rows: int = 0
-    _found: list[Figures] = field(default_factory=list)
+    _found: list[list[Figures]] = field(default_factory=list)
     _tables: NcclOutputParser | None = None
 
     def __post_init__(self) -> None:
         if self.profile.reads_tables:
-            self._tables = NcclOutputParser(self._found.extend)
+            self._tables = NcclOutputParser(self._found.append)
 
     @classmethod
     def resumed(cls, profile: CompiledProfile, kept: Kept) -> LogSums:
@@ -91,7 +92,7 @@ class LogSums:
         if self._tables is None:
             return bandwidth_rows(self.profile.bandwidth, split_prefixes(block))
         self._tables.read(block)
-        rows = self._found.copy()
+        rows = [*chain.from_iterable(self._found)]
         self._found.clear()
         return rows
 

@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 IN_THREAD_BYTES = 32 * 1024
+GATHERED_BYTES = 512 * 1024
 RETRY_S = 3.0
 
 
@@ -120,12 +121,46 @@ class FollowedLog(Generic[T]):
 
 
 async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[bytes], T]) -> AsyncIterator[T]:
-    """What `parse` makes of each block of whole lines."""
-    async for chunk in chunks:
+    """What `parse` makes of each block of whole lines: of all that came while the one before was parsed."""
+    async for chunk in _gathered(chunks):
         if block := feed.feed(chunk):
             yield await _beside_the_loop(parse, block)
     if block := feed.finish():
         yield await _beside_the_loop(parse, block)
+
+
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in fewer pieces where they come faster than they are taken: a thread for each costs more."""
+    waiting: list[bytes] = []
+    arrived, taken = asyncio.Event(), asyncio.Event()
+
+    async def read() -> None:
+        try:
+            async for chunk in chunks:
+                waiting.append(chunk)
+                arrived.set()
+                while sum(map(len, waiting)) >= GATHERED_BYTES:
+                    taken.clear()
+                    await taken.wait()
+        finally:
+            arrived.set()
+
+    reading = asyncio.create_task(read())
+    try:
+        while waiting or not reading.done():
+            await arrived.wait()
+            arrived.clear()
+            if waiting:
+                piece = b"".join(waiting)
+                waiting.clear()
+                taken.set()
+                yield piece
+            if reading.done():
+                arrived.set()
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.wait({reading})
 
 
 async def _beside_the_loop(parse: Callable[[bytes], T], block: bytes) -> T:
