@@ -184,23 +184,27 @@ class TrainingReader:
         prefilter = self._profile.prefilter
         candidates = self._profile.literals or prefilter
         position, number, size = 0, self._line + 1, len(block)
+        in_a_row = True  # the line behind a step may be one: it is looked at before any search
         while position < size:
             end = block.find(b"\n", position)
-            if not self._step_alike(block[position:end], number, found):
+            looked_at = in_a_row
+            if not (in_a_row and self._step_alike(block[position:end], number, found)):
                 if candidates is not None:
                     hit = candidates.search(block, position)
                     if hit is None:
                         break
-                    if (at := min(hit.start(), size - 1)) > end:
-                        start = block.rfind(b"\n", position, at) + 1
+                    start = block.rfind(b"\n", position, min(hit.start(), size - 1)) + 1 or position
+                    in_a_row = start == position
+                    if not in_a_row:
                         number += block.count(b"\n", position, start)
-                        position = start
-                        continue
+                        position, end, looked_at = start, block.find(b"\n", start), False
                 raw = block[position:end]
-                if candidates is prefilter or prefilter is None or prefilter.search(raw) is not None:
+                if (looked_at or not self._step_alike(raw, number, found)) and (
+                    candidates is prefilter or prefilter is None or prefilter.search(raw) is not None
+                ):
                     found += self._events(number, raw)
             position, number = end + 1, number + 1
-        self._line += block.count(b"\n")
+        self._line = number - 1 + block.count(b"\n", position)
         return found
 
     def _step_alike(self, raw: bytes, number: int, found: list[TrainingEvent]) -> bool:

@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, cast
@@ -24,13 +24,13 @@ from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.controllers.caches import CachedPod
 from nvcre_coordinator.controllers.goodput_follower import GoodputFollower
 from nvcre_coordinator.controllers.log_follower import LogFollower
-from nvcre_coordinator.core.log_profile import compile_bandwidth_profile
+from nvcre_coordinator.core.log_profile import CompiledProfile, compile_bandwidth_profile
 from nvcre_coordinator.core.pods import PodRecord
 from nvcre_kube.client import KubeClient
 from nvcre_logs.nccl_log import NcclLog
 from nvcre_logs.profile import LOG_FORMAT
 from nvcre_logs.saved_log import NamedProfile, measure
-from nvcre_logs.training import Kind, compile_training
+from nvcre_logs.training import Kind, TrainingProfile, compile_training
 from support.figures import report
 
 ROOT = Path(__file__).parents[2]
@@ -137,19 +137,26 @@ def cut(text: bytes, size: int) -> list[bytes]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
+@cache
+def bandwidth_profile() -> CompiledProfile:
+    return compile_bandwidth_profile(profile(NAMES["nccl"]))
+
+
+@cache
+def training_profile() -> TrainingProfile:
+    return compile_training("megatron", profile(NAMES["megatron"]).spec)
+
+
 async def follow_nccl(client: KubeClient) -> int:
     """What a BandwidthMeasurement does: the number of rows it counts."""
-    follower = LogFollower(client, compile_bandwidth_profile(profile(NAMES["nccl"])), POD, None)
+    follower = LogFollower(client, bandwidth_profile(), POD, None)
     await follower.log.end(deadline_s=600)
     return follower.sample().rows
 
 
 async def follow_megatron(client: KubeClient) -> int:
     """What a GoodputMeasurement does before its arithmetic: the number of steps it hears of."""
-    follower, steps = (
-        GoodputFollower(client, compile_training("megatron", profile(NAMES["megatron"]).spec), POD, None),
-        0,
-    )
+    follower, steps = GoodputFollower(client, training_profile(), POD, None), 0
     while not follower.log.complete:
         await follower.log.end(deadline_s=0.05)
         steps += sum(event.kind is Kind.STEP for event in follower.drain().events)
