@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Generic, TypeVar
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
@@ -120,16 +121,17 @@ class FollowedLog(Generic[T]):
         return self._parse(self._cursor.take(block))
 
 
-async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[bytes], T]) -> AsyncIterator[T]:
+async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[bytes], T]) -> AsyncGenerator[T, None]:
     """What `parse` makes of each block of whole lines: of all that came while the one before was parsed."""
-    async for chunk in _gathered(chunks):
-        if block := feed.feed(chunk):
-            yield await _beside_the_loop(parse, block)
+    async with aclosing(_gathered(chunks)) as pieces:
+        async for piece in pieces:
+            if block := feed.feed(piece):
+                yield await _beside_the_loop(parse, block)
     if block := feed.finish():
         yield await _beside_the_loop(parse, block)
 
 
-async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The same bytes in fewer pieces where they come faster than they are taken: a thread for each costs more."""
     waiting: list[bytes] = []
     arrived, taken = asyncio.Event(), asyncio.Event()
