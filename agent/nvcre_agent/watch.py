@@ -177,7 +177,7 @@ class Watch:
                 case NvmlEvent():
                     self._on_nvml_event(item)
                 case Snapshot():
-                    self._on_snapshot(item, await self._host.read())
+                    self._on_snapshot(item, await self._host.read(manager_seen=self._baseline.fabric_manager_seen))
                 case MonitorState():
                     self._on_nvml_state(item)
         log.info("nvml monitor ended")

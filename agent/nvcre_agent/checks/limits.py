@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from nvcre_protos.vocabulary import FaultClass
 
 _HYSTERESIS = ("raise_after_s", "clear_after_s")
 
@@ -33,13 +32,6 @@ class Hysteresis:
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryAction:
-    name: str
-    fault_class: FaultClass
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
 class MaskField:
     """A part of the fabric health mask; values that are not listed are healthy."""
 
@@ -54,7 +46,7 @@ class Limits:
     """A number of limits.yaml is `<check>_<key>` here."""
 
     hysteresis: Mapping[str, Hysteresis]  # by check
-    recovery_actions: Mapping[int, RecoveryAction]
+    recovery_action_names: Mapping[int, str]
     fabric_health_fields: tuple[MaskField, ...]
     temperature_margin_celsius_of: Mapping[str, float]  # by a word of the product's name
     ecc_uncorrected_delta: float
@@ -127,10 +119,7 @@ def _built(raw: Mapping[str, Mapping[str, Any]]) -> Limits:
             )
             for check, keys in raw.items()
         },
-        recovery_actions={
-            value: RecoveryAction(action["name"], FaultClass(action["fault_class"]), action["remedy"])
-            for value, action in raw["recovery_action"]["actions"].items()
-        },
+        recovery_action_names=raw["recovery_action"]["names"],
         fabric_health_fields=tuple(_mask_field(one) for one in raw["fabric_health"]["fields"]),
         temperature_margin_celsius_of=raw["temperature_margin"]["celsius_of"],
         **numbers,
@@ -162,7 +151,7 @@ def _merged(shipped: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _checked(where: str, known: Mapping[str, Any], key: object, value: object) -> object:
-    """A number stays a number, and a map of numbers gains entries; actions and masks are the driver's and stay."""
+    """A number stays a number, and a map of numbers gains entries; names and masks are the driver's and stay."""
     before = known.get(str(key))
     if isinstance(before, dict) and _is_numbers(before):
         if not isinstance(value, dict) or not value or not _is_numbers(value):

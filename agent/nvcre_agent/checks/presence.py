@@ -8,9 +8,15 @@ from nvcre_protos.vocabulary import Blame, FaultClass
 
 from nvcre_agent.checks import gpu as gpus
 from nvcre_agent.checks.baseline import Baseline
-from nvcre_agent.checks.limits import Limits, RecoveryAction
+from nvcre_agent.checks.limits import Limits
 from nvcre_agent.checks.model import Finding, Undecided
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Snapshot, Unread
+from nvcre_agent.xid.catalogue import catalogue
+from nvcre_agent.xid.model import Classification, Clears
+
+_UNKNOWN_ACTION = Classification(
+    FaultClass.UNKNOWN, Blame.NO, Clears.RESET, remedy="look the value up in the driver's release notes"
+)
 
 
 def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -73,16 +79,16 @@ def recovery_action(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> I
     def asks(gpu: GpuSnapshot, value: int) -> Finding | None:
         if value == 0:
             return None
-        action = limits.recovery_actions.get(value) or RecoveryAction(
-            f"unknown action {value}", FaultClass.UNKNOWN, "look the value up in the driver's release notes"
-        )
+        name = limits.recovery_action_names.get(value, f"unknown action {value}")
+        verdict = catalogue().recovery_action.get(value, _UNKNOWN_ACTION)
         return gpus.finding(
             "recovery_action",
             gpu.identity,
-            fault_class=action.fault_class,
-            blame=Blame.NO if action.fault_class is FaultClass.UNKNOWN else Blame.YES,
-            what=f"asks for recovery action {value} ({action.name})",
-            remedy=action.remedy,
+            fault_class=verdict.fault_class,
+            blame=verdict.blame,
+            condition=verdict.condition,
+            what=f"asks for recovery action {value} ({name})",
+            remedy=verdict.remedy,
         )
 
     return gpus.judge(snapshot, "recovery_action", lambda gpu: gpu.recovery_action, asks)

@@ -21,23 +21,21 @@ class FabricManagerReader:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._pid: str | None = None
-        self._was_seen = False
         self._readings = 0
 
-    def read(self) -> FabricManager | None:
-        """None where the host's processes are not to be seen."""
+    def read(self, *, seen_before: bool) -> FabricManager | None:
+        """None where the host's processes are not to be seen.  `seen_before`: it once ran on this node."""
         if not self._is(_KERNEL_THREADS, "2"):
             return None
         needed = self._lists_switches()
         if self._pid is None or not self._is(_COMM, self._pid):
             self._pid = None
-            if needed or self._was_seen or self._readings % SEARCH_EVERY == 0:
+            if needed or seen_before or self._readings % SEARCH_EVERY == 0:
                 try:
                     self._pid = self._find()
                 except OSError:
                     return None
         self._readings += 1
-        self._was_seen |= self._pid is not None
         return FabricManager(needed=needed, running=self._pid is not None)
 
     def _lists_switches(self) -> bool:

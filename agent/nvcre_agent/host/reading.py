@@ -33,8 +33,9 @@ class HostReader:
         self._fabric_manager = FabricManagerReader(proc)
         self._pending: asyncio.Future[_Ports] | None = None
 
-    async def read(self) -> Host:
-        return Host(ports=await self._ports(), fabric_manager=self._fabric_manager.read())
+    async def read(self, *, manager_seen: bool = False) -> Host:
+        """`manager_seen`: the fabric manager once ran on this node, so it is searched for each time."""
+        return Host(ports=await self._ports(), fabric_manager=self._fabric_manager.read(seen_before=manager_seen))
 
     async def _ports(self) -> _Ports:
         if self._pending is None:

@@ -53,7 +53,7 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
         ("pcie_replays: {per_min: true}", "per_min must be a number, not True"),
         ("pcie_replays: {per_min: .nan}", "per_min must be a number, not nan"),
         ("pcie_replays: {raise_after_s: -1}", "raise_after_s must be a number of seconds, not -1"),
-        ("recovery_action: {actions: {9: {}}}", "recovery_action: unknown key 'actions'"),
+        ("recovery_action: {names: {9: x}}", "recovery_action: unknown key 'names'"),
         ("fabric_health: {fields: []}", "fabric_health: unknown key 'fields'"),
         ("fabric_registration: {waits: false}", "fabric_registration: unknown key 'waits'"),
         ("temperature_margin: {celsius_of: {H100: hot}}", "celsius_of must map words of product names to numbers"),

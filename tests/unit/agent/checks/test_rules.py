@@ -63,6 +63,7 @@ FAULTS = [
     ),
     (healthy(5, recovery_action=1), "recovery_action", FaultClass.NEEDS_RESET, Blame.YES, "GPU reset required"),
     (healthy(5, recovery_action=2), "recovery_action", FaultClass.NEEDS_REBOOT, Blame.YES, "reboot"),
+    (healthy(5, recovery_action=4), "recovery_action", FaultClass.NEEDS_RESET, Blame.CONDITIONAL, "drain and reset"),
     (healthy(5, recovery_action=42), "recovery_action", FaultClass.UNKNOWN, Blame.NO, "unknown action 42"),
     (healthy(5, ecc_uncorrected_volatile=3), "ecc_uncorrected", FaultClass.NEEDS_RESET, Blame.YES, "3 uncorrectable"),
     (healthy(5, remap_failure=1), "row_remap_failure", FaultClass.FATAL_HARDWARE, Blame.YES, "remap"),

@@ -149,30 +149,39 @@ def test_the_fabric_manager_is_found_by_its_short_name(tmp_path: Path) -> None:
     process(tmp_path, 1, "systemd")
     switch(tmp_path)
     reader = FabricManagerReader(tmp_path)
-    assert reader.read() == FabricManager(needed=True, running=False)
+    assert reader.read(seen_before=False) == FabricManager(needed=True, running=False)
     process(tmp_path, 4711, "nv-fabricmanage")
-    assert reader.read() == FabricManager(needed=True, running=True)
+    assert reader.read(seen_before=False) == FabricManager(needed=True, running=True)
     process(tmp_path, 4711, "bash")  # it died, and its number was given away
-    assert reader.read() == FabricManager(needed=True, running=False)
+    assert reader.read(seen_before=False) == FabricManager(needed=True, running=False)
     process(tmp_path, 5000, "nv-fabricmanage")
-    assert reader.read() == FabricManager(needed=True, running=True)
+    assert reader.read(seen_before=False) == FabricManager(needed=True, running=True)
 
 
 def test_where_nothing_needs_it_it_is_searched_for_now_and_then(tmp_path: Path) -> None:
     process(tmp_path, 2, "kthreadd")
     reader = FabricManagerReader(tmp_path)
-    assert reader.read() == FabricManager(needed=False, running=False)
+    assert reader.read(seen_before=False) == FabricManager(needed=False, running=False)
     process(tmp_path, 4711, "nv-fabricmanage")
-    seen = [reader.read() for _ in range(SEARCH_EVERY)]
+    seen = [reader.read(seen_before=False) for _ in range(SEARCH_EVERY)]
     assert FabricManager(needed=False, running=True) in seen[-2:]
     assert FabricManager(needed=False, running=True) not in seen[: SEARCH_EVERY - 2]
+
+
+def test_where_it_once_ran_its_return_is_seen_at_once(tmp_path: Path) -> None:
+    """By an agent that started while it was dead, too."""
+    process(tmp_path, 2, "kthreadd")
+    reader = FabricManagerReader(tmp_path)
+    assert reader.read(seen_before=True) == FabricManager(needed=False, running=False)
+    process(tmp_path, 4711, "nv-fabricmanage")
+    assert reader.read(seen_before=True) == FabricManager(needed=False, running=True)
 
 
 def test_a_container_of_its_own_sees_no_service_of_the_host_and_misses_none(tmp_path: Path) -> None:
     switch(tmp_path)
     process(tmp_path, 2, "nvcre-agent")
-    assert FabricManagerReader(tmp_path).read() is None
+    assert FabricManagerReader(tmp_path).read(seen_before=True) is None
 
 
 def test_without_a_process_list_nothing_is_said(tmp_path: Path) -> None:
-    assert FabricManagerReader(tmp_path / "proc").read() is None
+    assert FabricManagerReader(tmp_path / "proc").read(seen_before=True) is None
