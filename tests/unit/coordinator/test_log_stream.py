@@ -56,5 +56,6 @@ async def test_who_stops_listening_leaves_no_task_behind() -> None:
     found = parsed(stream([b"x" * GATHERED_BYTES + b"\n"] * 3), LineFeed(), lambda block: block)
     await anext(found)
     await found.aclose()
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before
+    async with asyncio.timeout(60):
+        while asyncio.all_tasks() != before:
+            await asyncio.sleep(0)
