@@ -56,6 +56,5 @@ async def test_who_stops_listening_leaves_no_task_behind() -> None:
     found = parsed(stream([b"x" * GATHERED_BYTES + b"\n"] * 3), LineFeed(), lambda block: block)
     await anext(found)
     await found.aclose()
-    async with asyncio.timeout(60):
-        while asyncio.all_tasks() != before:
-            await asyncio.sleep(0)
+    _, left = await asyncio.wait(asyncio.all_tasks() - before, timeout=60)
+    assert not left
