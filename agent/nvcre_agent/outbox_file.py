@@ -184,6 +184,7 @@ class Writer:
         self._connection = connection
         self._listener = listener
         self._distrust = False
+        self._set_aside = ""  # not told yet
         self._taken_over = taken_over
         self._writing = False
         self._passes = 0
@@ -242,7 +243,6 @@ class Writer:
 
     def _write(self, jobs: list[Job]) -> None:
         """All jobs in one transaction. Without a connection only a whole one counts: memory has the others too."""
-        set_aside = ""
         if self._connection is None:
             first = next((index for index, job in enumerate(jobs) if job.whole_of is not None), None)
             if first is None:
@@ -253,6 +253,7 @@ class Writer:
             except OutboxInUseError as error:
                 self._listener.failed(str(error))
                 return
+            self._set_aside = opened.set_aside or self._set_aside
             if opened.connection is None:
                 self._listener.failed(opened.error)
                 return
@@ -262,7 +263,7 @@ class Writer:
                 self._taken_over = other
                 self._listener.found(opened.contents)
                 return
-            self._connection, self._distrust, set_aside = opened.connection, False, opened.set_aside
+            self._connection, self._distrust = opened.connection, False
         try:
             write(self._connection, [statement for job in jobs for statement in job.statements])
         except sqlite3.Error as error:
@@ -273,4 +274,5 @@ class Writer:
             self._listener.failed(str(error))
         else:
             whole = any(job.whole_of is not None for job in jobs)
+            set_aside, self._set_aside = self._set_aside, ""
             self._listener.committed(max(job.through_seq for job in jobs), whole=whole, set_aside=set_aside)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import resource
 import signal
 import sqlite3
 from typing import Any
@@ -222,6 +223,33 @@ async def test_44_sigterm_under_load_writes_the_queue_and_ends_in_time(pki: Pki,
         assert opened(back.coordinator) == list(range(1, 401)), "nothing of it is told twice after a clean end"
     finally:
         await back.server.stop(None)
+
+
+async def test_a_disk_that_is_full_for_everything_and_has_room_again_under_a_running_agent(
+    server: Server, node: Node
+) -> None:
+    coordinator = server.coordinator
+    coordinator.acks = False
+    await node.start(server.address)
+    await coordinator.until(lambda: coordinator.streams)
+    assert node.process is not None
+    _, most = resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (1, most))  # no file grows, its own log neither
+
+    def outbox() -> str:
+        beats = coordinator.stream.of("heartbeat")
+        return next((one.reason for one in beats[-1].monitors if one.name == "outbox"), "") if beats else ""
+
+    node.kernel(1, line(1))
+    await coordinator.until(lambda: outbox() == "OutboxUnwritable")
+    await coordinator.until(lambda: opened(coordinator) == [1])
+    assert 'nvcre_agent_outbox_in_memory{node="node-0"} 1.0' in (await node.get("/metrics"))[1]
+    resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (most, most))
+    node.kernel(2, line(2))
+    await coordinator.until(lambda: outbox() == "")
+    await node.stop(signal.SIGKILL)
+    left = (await asyncio.to_thread(in_file, node)).values()
+    assert {event.incident.pid for event in left} == {1, 2}, "also what came while nothing could be written"
 
 
 async def test_a_second_agent_on_the_same_outbox_ends_and_says_what_to_do(node: Node) -> None:

@@ -232,6 +232,17 @@ def test_a_second_agent_on_the_same_file_is_refused_with_what_to_do(
     asyncio.run(open_outbox(path).close())
 
 
+async def test_a_file_that_does_not_know_which_numbers_it_gave_is_not_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    async with running(path) as outbox:
+        outbox_id = outbox.outbox_id
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE state SET value = 'many' WHERE key = 'seq_reserved'")
+    file.close()
+    async with running(path) as again:
+        assert (again.trouble.reason, again.outbox_id == outbox_id) == ("OutboxCorrupt", False)
+
+
 async def test_rows_of_another_version_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "outbox.sqlite"
     kept = Kept(incident(), "00000000:3B:00.0", Clears.REBOOT, "boot-1", 100.0)

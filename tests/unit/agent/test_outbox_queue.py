@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nvcre_agent.incidents.model import ChangeKind
 from nvcre_agent.outbox_queue import DropReason, EventQueue, Limits, PendingEvent, age_s, rank
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
@@ -78,3 +80,43 @@ def test_an_update_is_replaced_until_it_is_gone() -> None:
     assert made.update_of("i1") == 2
     made.remove(2)
     assert made.update_of("i1") is None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(list(ChangeKind)),
+        st.sampled_from([YES, NO, MAYBE]),
+        st.integers(1, 400),  # bytes
+        st.integers(0, 5),  # incident
+        st.floats(0, 50),  # seconds until it
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS, st.integers(0, 20), st.integers(0, 2000), st.floats(0, 500))
+def test_whatever_comes_the_bounds_hold_the_order_stays_and_no_accusation_goes_before_a_note(
+    steps: list[tuple[ChangeKind, pb.Blame.ValueType, int, int, float]], most: int, bytes_: int, oldest_s: float
+) -> None:
+    made, now_s = EventQueue(Limits(most, bytes_, oldest_s), "now"), 0.0
+    for seq, (kind, blame, size, number, pause_s) in enumerate(steps, 1):
+        now_s += pause_s
+        if (older := made.update_of(f"i{number}")) is not None:
+            made.remove(older)
+        told = pb.Event(
+            incident=pb.Incident(id=f"i{number}", blame=blame), boot_id="now", monotonic_ns=int(now_s * 1e9)
+        )
+        made.put(PendingEvent(seq, kind, told, size))
+        before = {one.seq: rank(one.event.incident) for one in made}
+        gone = made.remove_excess(now_s)
+
+        left = list(made)
+        assert [one.seq for one in left] == sorted(one.seq for one in left)
+        assert {one.seq for one in left} | {seq for seq, _ in gone} == set(before)
+        assert len(left) <= most
+        assert made.bytes == sum(one.size for one in left) <= bytes_
+        assert all(age_s(one.event, "now", now_s) <= oldest_s for one in left)
+        least = min((rank(one.event.incident) for one in left), default=0)
+        assert all(before[seq] <= least for seq, reason in gone if reason is DropReason.FULL) or not left
+        updates = [one.event.incident.id for one in left if one.kind is ChangeKind.UPDATED]
+        assert len(updates) == len(set(updates))
