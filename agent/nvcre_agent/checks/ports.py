@@ -60,7 +60,12 @@ class Ports:
         if ports is None:
             return self
         listed = {port.name: port for port in ports}
-        known = {name: memory.sampled(listed.get(name), at_s) for name, memory in self.known.items()}
+        addresses = {port.pci for port in listed.values() if port.pci}
+        known = {
+            name: memory.sampled(listed.get(name), at_s)
+            for name, memory in self.known.items()
+            if name in listed or memory.pci not in addresses  # a name that another one took over at its address is over
+        }
         for name, port in listed.items():
             if name not in known and port.active:
                 known[name] = PortMemory(name, port.pci, looked_s=at_s)

@@ -40,6 +40,14 @@ def test_a_port_that_sysfs_does_not_list_any_more_is_down() -> None:
     assert "gone from /sys" in node.only().message
 
 
+def test_a_device_that_was_renamed_or_replaced_at_its_address_is_not_missed() -> None:
+    node = node_with_a_port()
+    node.ports = (port("mlx5_renamed/1", pci=PCI), port("mlx5_1/1", pci="00000000:19:00.1"))
+    node.watch(600)
+    assert node.checks == []
+    assert node.baseline.ports.known.keys() == {"mlx5_renamed/1", "mlx5_1/1"}
+
+
 def test_a_port_that_was_never_active_is_unused() -> None:
     node = CheckedNode()
     node.ports = (port(state="DOWN"),)
