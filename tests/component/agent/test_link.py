@@ -171,7 +171,9 @@ async def test_the_end_of_a_token_is_followed_by_the_file_s_newest_one_without_a
             await until(lambda: agent.link.reconnects[Ending.TOKEN_EXPIRED] >= 5)
     finally:
         await server.server.stop(None)
-    assert set(ceilings) == {reconnect.FIRST_CEILING_S}, "jitter, and no backoff"
+    # gRPC may see the end of a stream that is being written to as INTERNAL: that one is a failure, the others are none.
+    expired = agent.link.reconnects[Ending.TOKEN_EXPIRED]
+    assert ceilings.count(reconnect.FIRST_CEILING_S) == expired, "jitter, and no backoff"
 
 
 async def test_a_coordinator_that_ends_every_stream_at_once_is_asked_ever_more_rarely(
