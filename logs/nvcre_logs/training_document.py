@@ -122,7 +122,11 @@ class TrainingLog:
         highest: int | None = None
         previous: TrainingEvent | None = None
         since: list[Marker] = []  # what was said since the last step
+        saved = 0
         for item in self._in_order():
+            if isinstance(item, Marker) and item.kind == "saved":
+                saved = item.step or 0
+                continue
             if isinstance(item, Marker):
                 since.append(item)
                 continue
@@ -130,15 +134,17 @@ class TrainingLog:
             if previous is not None and highest is not None:
                 back = step <= (previous.step or 0)
                 if back or any(marker.certain for marker in since):
-                    found.append(self._restart(item, highest, since))
+                    found.append(self._restart(item, highest, since, saved))
             highest = step if highest is None else max(highest, step)
             previous, since = item, []
         return found
 
-    def _restart(self, first: TrainingEvent, highest: int, said: Sequence[Marker]) -> Restart:
+    def _restart(self, first: TrainingEvent, highest: int, said: Sequence[Marker], saved: int) -> Restart:
+        """Where it does not say from which step it goes on: from the checkpoint, or one interval before its first."""
         resumed = next((marker.step for marker in reversed(said) if marker.step is not None), None)
         if resumed is None:
-            resumed = max((first.step or 0) - (self.log_interval or 1), 0)
+            step = first.step or 0
+            resumed = max(step - (self.log_interval or 1), saved if saved < step else 0, 0)
         said = [marker for marker in said if marker.certain] or said
         if not said:
             return Restart(first.line, highest, resumed, "step_back")
@@ -152,7 +158,10 @@ class TrainingLog:
             for event in self.events
             if event.kind in (Kind.APPLICATION_START, Kind.RESTORE, Kind.LOADED)
         )
-        items: list[TrainingEvent | Marker] = [*self.records, *self.markers, *begun]
+        kinds = {event.kind for event in self.events}
+        durable = Kind.SAVED if Kind.SAVED in kinds else Kind.SAVE  # some frameworks do not say when it is done
+        saves = (Marker(event.line, "saved", event.step) for event in self.events if event.kind is durable)
+        items: list[TrainingEvent | Marker] = [*self.records, *self.markers, *begun, *saves]
         return sorted(items, key=lambda item: item.line)
 
     def step_time(self) -> dict[str, Any]:

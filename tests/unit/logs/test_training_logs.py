@@ -351,3 +351,36 @@ def test_text_that_looks_like_steps_never_kills_the_reader(text: str) -> None:
     data = text.encode()
     for profile in PROFILES:
         saved_log.measure(lambda: iter((data,)), profile)
+
+
+def test_torchtitan_says_how_long_a_save_took_without_a_blank_before_it() -> None:
+    line = "[titan] 2026-05-18 16:03:06,380 - root - INFO - {}\n"
+    log = "".join(
+        line.format(text)
+        for text in (
+            "step: 50  loss:  2.9  tps: 7,094",
+            "Saving the checkpoint (or staging if async is enabled).",
+            "Finished saving the checkpoint (or staging if async is enabled)in 6.38 seconds.",
+            "step: 60  loss:  2.8  tps: 7,094",
+        )
+    )
+    events = parsed(log)["checkpoint_events"]
+    assert [(event["kind"], event["duration_s"]) for event in events] == [("save_start", None), ("save_done", 6.38)]
+
+
+def test_hf_trainer_prints_the_loss_behind_the_bar_on_one_line() -> None:
+    bar = " {0:3d}%|###   | {0}/100 [00:{0:02d}<01:00,  1.50it/s]"
+    log = "***** Running training *****\n" + "".join(
+        bar.format(step) + (f"{{'loss': {step / 10}, 'epoch': 0.02}}\n" if step % 10 == 0 else "\r")
+        for step in range(1, 51)
+    )
+    found = parsed(log)
+    assert (column(found, "step"), column(found, "loss")) == ([10, 20, 30, 40, 50], [1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_a_run_that_does_not_say_from_where_goes_on_from_the_checkpoint() -> None:
+    """Steps are logged at other numbers than those that are saved."""
+    saved = "  successfully saved checkpoint at iteration     {} to /ckpt\n"
+    log = "".join(megatron(step) for step in range(10, 60, 10)) + saved.format(55) + megatron(60) + megatron(70)
+    (restart,) = parsed(log + megatron(60) + megatron(70))["restarts"]
+    assert (restart["highest_step"], restart["resume_step"], restart["lost_steps"]) == (70, 55, 15)
