@@ -52,7 +52,6 @@ class RunningRound:
     request: ProbeRequest
     asked_at: datetime
     nodes: dict[str, NodeProgress] = field(default_factory=dict)
-    most_gpus: dict[str, int] = field(default_factory=dict)  # of one node, by product
 
 
 Key = tuple[str, str]

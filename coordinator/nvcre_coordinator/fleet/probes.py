@@ -117,8 +117,6 @@ class ProbeScheduler:
                 self._keys_of_node.setdefault(node, set()).add(key)
                 self._key_of_probe[probe_hash(*key)] = key
                 self._queue.add(key)
-                product = self._product(node)
-                known.most_gpus[product] = max(known.most_gpus.get(product, 0), self._gpus(node))
         return self._state_of(known)
 
     def subscribe(self, callback: Callable[[str, str], None]) -> None:
@@ -221,7 +219,7 @@ class ProbeScheduler:
             kinds=known.request.kinds,
             started_at=progress.started_at,
             gpus=self._gpus(node),
-            gpus_of_peers=known.most_gpus.get(self._product(node), 0),
+            gpus_of_peers=self._gpus_of_peers(node, known) if pod is None and slot_free else 0,  # it decides a Reserve
             stored=frozenset(of_round(self._store.probes(node), known.request)),
             reservation=reservation,
             slot_free=slot_free,
@@ -240,6 +238,10 @@ class ProbeScheduler:
         facts, inventory = self._facts(node), self._store.inventory(node)
         offered = facts.gpus if facts is not None else 0
         return min(offered, len(inventory.gpus)) if inventory is not None and inventory.gpus else offered
+
+    def _gpus_of_peers(self, node: str, known: RunningRound) -> int:
+        product = self._product(node)
+        return max(self._gpus(other) for other in known.nodes if self._product(other) == product)
 
     def _product(self, node: str) -> str:
         inventory = self._store.inventory(node)

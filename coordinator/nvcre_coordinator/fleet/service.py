@@ -180,7 +180,7 @@ class FleetService:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._nodes.run())
                 group.create_task(self._store.run())
-                group.create_task(self._probes.run())
+                group.create_task(self._probe())
                 group.create_task(self._watch_silence())
                 self._leading = True
                 self.metrics.leading.set(1)
@@ -191,6 +191,11 @@ class FleetService:
             await self._send_agents_away()
             self._agents.reset()
             self._store.reset()
+
+    async def _probe(self) -> None:
+        """A node that is not known yet must not look like one without GPUs."""
+        await self._nodes.wait_synced()
+        await self._probes.run()
 
     async def _send_agents_away(self) -> None:
         later = Duration(seconds=RECONNECT_WITHIN_S)
