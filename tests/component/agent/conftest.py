@@ -137,6 +137,10 @@ class Pki:
 
 @pytest.fixture(scope="session")
 def pki() -> Pki:
+    return make_pki()
+
+
+def make_pki() -> Pki:
     """A CA and a serving certificate that carries the Service name only, not the address that is dialled."""
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "nvcre test CA")])
