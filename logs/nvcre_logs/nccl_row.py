@@ -190,7 +190,7 @@ class RowShapes:
 
     def __init__(self) -> None:
         self._known: dict[bytes, RowShape] = {}
-        self._minute = b""  # of the newest stamp
+        self._stamp = b""  # the newest one up to the tens of its seconds: any second digit makes a time of it
 
     def learn(self, raw: bytes, layout: Layout) -> None:
         """A line that is a row, and nothing but a row, shows where the cells of others are."""
@@ -212,7 +212,7 @@ class RowShapes:
                 found = known.get(shape)
                 if found is None or (found.exact and any(line[place] != text for place, text in found.exact)):
                     break
-                if found.is_stamped and (line[:16] != self._minute or line[17:19] >= b"60") and not self._is_time(line):
+                if found.is_stamped and line[:18] != self._stamp and not self._is_time(line):
                     break
                 size, algbw, busbw = found.figures(line)
                 figures.append((int(size), float(algbw), float(busbw)))
@@ -229,7 +229,7 @@ class RowShapes:
     def _is_time(self, line: bytes) -> bool:
         found = is_time(line[: line.index(b" ")])
         if found and not line.startswith((b"0001", b"9999")):  # at the ends of time a zone or a fraction decides
-            self._minute = line[:16]
+            self._stamp = line[:18]
         return found
 
     def rows(self, lines: Iterable[bytes]) -> list[Row]:

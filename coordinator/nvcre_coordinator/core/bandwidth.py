@@ -50,9 +50,9 @@ class BandwidthTable:
 
     def add(self, rows: Iterable[tuple[int, float, float]]) -> int:
         """Adds rows (as BandwidthRow), returns how many; implausible ones are none."""
-        count, sums = 0, self._sums
+        count, sums, most = 0, self._sums, MAX_GBPS
         for size, algbw, busbw in rows:
-            if not (0 <= algbw <= MAX_GBPS and 0 <= busbw <= MAX_GBPS and size <= MAX_INT64):
+            if not (0 <= algbw <= most and 0 <= busbw <= most and size <= MAX_INT64):
                 continue
             count += 1
             total = sums.get(size)
