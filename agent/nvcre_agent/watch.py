@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 TICK_S = 1.0
+OPEN_TICK_S = 5.0  # while an incident is open and nothing of it is due
 KEEP_POSITION_S = 30.0  # how often the position is written when the log grows without events
 
 
@@ -86,7 +87,8 @@ class Watch:
         self._identities = signals.NO_GPUS  # with the GPUs of earlier days that NVML cannot name any more
         self._owners = ProcessOwners()
         self._observed_through_s = 0.0
-        self._stored = asyncio.Event()
+        self._happened = asyncio.Event()
+        self._ticked_s = time.monotonic()
         self._ticks = 0
         self._nvml_items = 0
         self._own_limits = limits
@@ -183,19 +185,25 @@ class Watch:
         log.info("nvml monitor ended")
 
     async def run_clock(self) -> None:
-        """Ticks each second while an incident is open; with none there is only the position to keep."""
+        """Ticks when growth has to be told, every few seconds while an incident is open; else keeps the position."""
         while True:
-            if not self._folding.is_empty:
-                await asyncio.sleep(TICK_S)
-                self._ticks += 1
-                self._store(self._folding.tick(time.time(), time.monotonic()))
-            else:
-                self._stored.clear()
+            self._happened.clear()
+            if (left_s := self._until_tick_s()) > 0:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(KEEP_POSITION_S):
-                        await self._stored.wait()
+                    async with asyncio.timeout(left_s):
+                        await self._happened.wait()
+            else:
+                self._ticked_s = time.monotonic()
+                self._ticks += 1
+                self._store(self._folding.tick(time.time(), self._ticked_s))
             if self._position is not None and time.monotonic() - self._position_kept_s > KEEP_POSITION_S:
                 self._store((), keep_position=True)
+
+    def _until_tick_s(self) -> float:
+        """At most once a second, however much happens."""
+        longest_s = KEEP_POSITION_S if self._folding.is_empty else OPEN_TICK_S
+        due_s = min(self._ticked_s + longest_s, self._folding.due_s)
+        return max(self._ticked_s + TICK_S, due_s) - time.monotonic()
 
     # --- the kernel log
 
@@ -312,7 +320,10 @@ class Watch:
 
     def _fold(self, signal: Signal) -> tuple[Change, ...]:
         self._metrics.signal_seen(signal)
-        return self._folding.fold(signal)
+        changes = self._folding.fold(signal)
+        if not changes:
+            self._happened.set()  # growth, which is told later
+        return changes
 
     def _store(
         self, changes: tuple[Change, ...], *, state: dict[str, str] | None = None, keep_position: bool = False
@@ -335,7 +346,7 @@ class Watch:
                 incident.count,
                 incident.message,
             )
-        self._stored.set()
+        self._happened.set()
         keep, forget = self._folding.take_dirty()
         position = None if self._position is None else Position(self._boot_id, self._position)
         self._position = None

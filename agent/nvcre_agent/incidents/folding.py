@@ -58,6 +58,11 @@ class Folding:
         return not self._open
 
     @property
+    def due_s(self) -> float:
+        """Monotonic time at which growth has to be told; infinity while there is none."""
+        return min((one.due_s for one in self._open.values() if one.dirty), default=float("inf"))
+
+    @property
     def open_incidents(self) -> tuple[Incident, ...]:
         return tuple(opened.told() for opened in self._open.values())
 

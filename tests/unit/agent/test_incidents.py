@@ -315,6 +315,16 @@ def test_growth_is_told_after_a_second_without_another_line() -> None:
     assert node.wait(1.0) == []
 
 
+def test_the_clock_has_to_wake_only_for_growth_that_is_not_told() -> None:
+    node = Node()
+    node.xid(45, "Ch 1", pid=1)
+    assert node.folding.due_s == float("inf")
+    node.xid(45, "Ch 2", pid=1)
+    assert node.folding.due_s == node.clock_s + 1
+    node.wait(1.0)
+    assert node.folding.due_s == float("inf")
+
+
 def test_open_incidents_are_bounded_and_the_blamed_ones_stay() -> None:
     node = Node()
     node.xid(79)
