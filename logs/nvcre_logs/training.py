@@ -11,16 +11,15 @@ before the loss, the banner before the time).  It keeps no sums: see training_do
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeVar
 
 import msgspec
 import re2
 
+from nvcre_logs.captures import SECONDS, Captures, Progress, either
 from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
 from nvcre_logs.linear_pattern import required_literal
 from nvcre_logs.lines import DIGITS_ALIKE, Line, is_time, plain, split_prefix, unwrap
@@ -31,12 +30,9 @@ from nvcre_logs.step_shapes import LONGEST_LINE, MAX_SHAPES, StepShape, reads_di
 MAX_EVENT_LINE_BYTES = 64 * 1024
 MAX_PODS = 1024
 MAX_SOURCES = 4096
-_SECONDS = {DurationUnit.SECONDS: 1.0, DurationUnit.MILLISECONDS: 1e-3, DurationUnit.MICROSECONDS: 1e-6}
 _GROUP_NAME = re.compile(r"\(\?P?<\w+>")
 _FRACTION = re.compile(r"[.,](\d{1,9})(?:\D|$)")
 _SAME_MOMENT_S = 1.0
-
-T = TypeVar("T")
 
 
 class Kind(StrEnum):
@@ -168,7 +164,7 @@ class TrainingReader:
     def __init__(self, profile: TrainingProfile) -> None:
         self._profile = profile
         self._line = 0  # lines before the block
-        self._progress: dict[str, _Progress] = {}  # by pod
+        self._progress: dict[str, Progress] = {}  # by pod
         self._told: TrainingEvent | None = None  # the last step, and its text
         self._told_text = b""
         self._tells_progress = any(event.tells_progress for event in profile.events)
@@ -280,13 +276,13 @@ class TrainingReader:
         spans = {name: match.span(number) for name, number in event.groups.items() if match[number] is not None}
         if "timestamp" in spans and self._profile.layout.parse(line.text[slice(*spans["timestamp"])]) is None:
             return
-        units = {name: _SECONDS[unit] for name, unit in event.units.items()}
+        units = {name: SECONDS[unit] for name, unit in event.units.items()}
         shape = step_shape(raw, line, spans, units=units, is_warmup=step.is_warmup)
         if shape is not None and self._source(raw, shape) == step.source:
             self._shapes[raw.translate(DIGITS_ALIKE)] = shape
 
     def _event(self, event: _Event, match: re2.Match, line: Line, number: int) -> TrainingEvent:
-        capture = _Captures(event, match)
+        capture = Captures(event.groups, event.units, match)
         time, printed = self._time(capture, line)
         kind = Kind.SCHEDULED if event.kind is Kind.SAVED and capture.text("async") else event.kind
         return TrainingEvent(
@@ -301,9 +297,9 @@ class TrainingReader:
         )
 
     def _step(self, event: _Event, match: re2.Match, line: Line, text: bytes, number: int) -> TrainingEvent | None:
-        capture = _Captures(event, match)
+        capture = Captures(event.groups, event.units, match)
         pod = line.pod if line.pod in self._progress or len(self._progress) < MAX_PODS else ""
-        progress = self._progress.setdefault(pod, _Progress())
+        progress = self._progress.setdefault(pod, Progress())
         if self._tells_progress and progress.take(capture):
             self.progress_lines += 1
         if not capture.has_record:
@@ -323,9 +319,9 @@ class TrainingReader:
             printed,
             step=step,
             duration_s=capture.seconds("stepTiming", "elapsedTime"),
-            tflops=_or(capture.number("tflops"), progress.tflops),
-            loss=_or(capture.number("loss"), progress.loss),
-            target=last + 1 if last is not None else _or(capture.integer("target"), progress.target),
+            tflops=either(capture.number("tflops"), progress.tflops),
+            loss=either(capture.number("loss"), progress.loss),
+            target=last + 1 if last is not None else either(capture.integer("target"), progress.target),
             elapsed_s=progress.elapsed_s,
             is_warmup=warmup is not None and warmup.pattern.find(text) is not None,
             source=(line.pod, line.rank),
@@ -344,7 +340,7 @@ class TrainingReader:
             return step.elapsed_s >= told.elapsed_s
         return text == self._told_text
 
-    def _time(self, capture: _Captures, line: Line) -> tuple[datetime | None, str | None]:
+    def _time(self, capture: Captures, line: Line) -> tuple[datetime | None, str | None]:
         text = capture.text("timestamp")
         time = self._profile.layout.parse(text) if text else None
         if text is None or time is None:
@@ -357,103 +353,6 @@ class TrainingReader:
             return f"{text[:10]}T{text[11:].replace(',', '.')}"
         fraction = _FRACTION.search(text)
         return time.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction[1]}" if fraction is not None else "")
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What earlier lines said about the step whose line is still to come."""
-
-    step: int | None = None
-    target: int | None = None
-    elapsed_s: float | None = None
-    loss: float | None = None
-    tflops: float | None = None
-
-    def take(self, capture: _Captures) -> bool:
-        step, target = capture.integer("progressStep"), capture.integer("progressTarget")
-        if target is not None:
-            if self.target is not None and target != self.target:
-                return False  # the bar of something else (an evaluation)
-            self.target = target
-        if step is not None:
-            self.step = step
-        self.elapsed_s = _or(_clock_seconds(capture.text("progressElapsed")), self.elapsed_s)
-        self.loss = _or(capture.number("progressLoss"), self.loss)
-        self.tflops = _or(capture.number("progressTflops"), self.tflops)
-        return capture.has_progress
-
-
-@dataclass(frozen=True, slots=True)
-class _Captures:
-    """The named groups that took part in a match, as the values they stand for; what cannot be read is None.
-
-    RE2 wants every name to be another one, so step2 is another place where `step` may stand.
-    """
-
-    event: _Event
-    match: re2.Match
-    values: dict[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        found = {name: self.match[number] for name, number in self.event.groups.items()}
-        values = {
-            name.rstrip("0123456789"): value.decode(errors="replace")
-            for name, value in found.items()
-            if value is not None
-        }
-        object.__setattr__(self, "values", values)
-
-    @property
-    def has_record(self) -> bool:
-        return not self.values or any(not name.startswith("progress") for name in self.values)
-
-    @property
-    def has_progress(self) -> bool:
-        return any(name.startswith("progress") for name in self.values)
-
-    def text(self, name: str) -> str | None:
-        return self.values.get(name)
-
-    def number(self, *names: str) -> float | None:
-        for name in names:
-            if (text := self.values.get(name)) is None or len(text) > 40:
-                continue
-            try:
-                number = float(text.replace(",", "").rstrip("."))
-            except ValueError:
-                continue
-            if math.isfinite(number):
-                return number
-        return None
-
-    def integer(self, *names: str) -> int | None:
-        for name in names:
-            number = self.number(name)
-            if number is not None and abs(number) < 2**63:
-                return int(number)
-        return None
-
-    def seconds(self, *names: str) -> float | None:
-        for name in names:
-            if (number := self.number(name)) is not None:
-                unit = _SECONDS[self.event.units.get(name, DurationUnit.SECONDS)]
-                return round(number * unit, 9) if unit != 1.0 else number
-        return None
-
-
-def _clock_seconds(text: str | None) -> float | None:
-    """tqdm: mm:ss, h:mm:ss or Nd h:mm:ss without its days."""
-    parts = text.split(":") if text else []
-    if not 2 <= len(parts) <= 3 or not all(part.isdecimal() for part in parts):
-        return None
-    total = 0
-    for part in parts:
-        total = total * 60 + int(part[:9])
-    return float(total)
-
-
-def _or(value: T | None, other: T | None) -> T | None:
-    return other if value is None else value
 
 
 def of_one_rank(events: list[TrainingEvent]) -> list[TrainingEvent]:
