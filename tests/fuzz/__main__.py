@@ -57,8 +57,9 @@ def _holds(name: str, seconds: int, found: Path) -> bool:
         name,
     ]
     found.mkdir(exist_ok=True)
-    with (found / f"{name}.log").open("wb") as log:
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+    with tempfile.TemporaryDirectory(prefix="nvcre-fuzz-") as scratch, (found / f"{name}.log").open("wb") as log:
+        environment = {**os.environ, "TMPDIR": scratch}  # libFuzzer ends the process without cleaning up
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False).returncode
     said = (found / f"{name}.log").read_text("utf-8", "replace").splitlines()
     if code == 0:
         print(
@@ -77,14 +78,13 @@ def _fuzz(name: str, seconds: int, found: Path) -> None:
     with atheris.instrument_imports(include=INSTRUMENTED):
         from fuzz.targets import TARGETS, seeds
 
-    with tempfile.TemporaryDirectory(prefix="nvcre-fuzz-corpus-", ignore_cleanup_errors=True) as corpus:
-        for number, seed in enumerate(seeds(name)):
-            shutil.copy(seed, Path(corpus) / f"{number}-{seed.name}")
-        limits = [f"-timeout={HANG_S}", f"-rss_limit_mb={MEMORY_MB}", f"-max_len={LONGEST}"]
-        arguments = [f"-max_total_time={seconds}", *limits, f"-artifact_prefix={found}/{name}-", "-print_final_stats=0"]
-        atheris.Setup([sys.argv[0], *arguments, corpus], TARGETS[name])
-        atheris.Fuzz()
-    os._exit(0)
+    corpus = Path(tempfile.mkdtemp(prefix="corpus-"))
+    for number, seed in enumerate(seeds(name)):
+        shutil.copy(seed, corpus / f"{number}-{seed.name}")
+    limits = [f"-timeout={HANG_S}", f"-rss_limit_mb={MEMORY_MB}", f"-max_len={LONGEST}"]
+    arguments = [f"-max_total_time={seconds}", *limits, f"-artifact_prefix={found}/{name}-"]
+    atheris.Setup([sys.argv[0], *arguments, str(corpus)], TARGETS[name])
+    atheris.Fuzz()
 
 
 if __name__ == "__main__":

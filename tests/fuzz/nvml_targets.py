@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pynvml
@@ -31,6 +30,7 @@ from nvcre_agent.nvml.snapshot import (
 )
 
 from fuzz.choices import Choices
+from fuzz.scratch import scratch
 
 WALL_S = 1_800_000_000.0
 LOOKS = 2
@@ -183,7 +183,7 @@ def _simulated() -> simulated.SimulatedNvml:
 
 
 def _description() -> Path:
-    path = Path(mkdtemp(prefix="nvcre-fuzz-")) / "driver.json"
+    path = scratch("driver.json")
     gpus = [
         {"uuid": f"GPU-{index}", "pci": f"0000:{0x1B + index:02x}:00", "serial": f"s{index}", "minor": index}
         for index in range(GPUS)

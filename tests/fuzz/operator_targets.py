@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import functools
 import json
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from nvcre_agent.nvml.snapshot import GpuIdentity, PciAddress
 from nvcre_agent.which_gpu import UnknownGpuError, which_gpu
 
 from fuzz.loop import in_loop
+from fuzz.scratch import scratch
 
 PATIENCE_S = 60.0
 GPU = GpuIdentity(0, "GPU-0", PciAddress(0, 0x1B, 0), "H100", "1")
@@ -23,7 +22,7 @@ GPU = GpuIdentity(0, "GPU-0", PciAddress(0, 0x1B, 0), "H100", "1")
 
 def agent_config(data: bytes) -> None:
     """A file is used or refused with sentences; so is one as the operator's catalogue or limits."""
-    file = _directory() / "agent.yaml"
+    file = scratch("agent.yaml")
     file.write_bytes(data)
     problems = config.check_file(file)
     assert all(str(one).startswith(f"{file}:") for one in problems)
@@ -74,12 +73,7 @@ _sockets: list[Path] = []
 
 async def _serving() -> Path:
     if not _sockets:
-        path = _directory() / "control.sock"
+        path = scratch("control.sock")
         await ControlSocket(path, {"gpu": _gpu}).start()
         _sockets.append(path)
     return _sockets[0]
-
-
-@functools.cache
-def _directory() -> Path:
-    return Path(tempfile.mkdtemp(prefix="nvcre-fuzz-"))
