@@ -75,7 +75,7 @@ class KernelLog:
         self._fd = -1
         self._kind = _Kind.FILE
         self._in_backlog = True
-        self._last_sequence: int | None = None
+        self._last_sequence = self._seen if self._seen >= 0 else None  # what was overwritten meanwhile is a gap
         self._buffer = b""
         self._discarding = False
         self._inode = 0
@@ -177,6 +177,8 @@ class KernelLog:
         reason = {errno.ENOENT: "NotFound", errno.EACCES: "NoPermission", errno.EPERM: "NoPermission"}.get(
             error.errno or 0, "ReadFailed"
         )
+        if self._last_sequence is not None:  # opened again it begins with what is known already
+            self._seen, self._in_backlog = max(self._seen, self._last_sequence), True
         self._set_blind(
             reason, f"{self._path}: {error.strerror}; the agent needs it readable (CAP_SYSLOG for the device)"
         )

@@ -180,13 +180,16 @@ class Device:
         return answer
 
 
-async def test_an_overrun_device_is_counted_and_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_14_an_overrun_device_and_a_malformed_record_are_counted_and_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = Device(
         b"3,1,1,-;backlog\n",
         BlockingIOError(),
         BrokenPipeError(32, "EPIPE"),
         b"3,9,1,-;after\\x0athe gap\n SUBSYSTEM=pci\n",
         OSError(22, "EINVAL"),
+        b"no header\n",
         b"3,10,1,-;last\n",
     )
     fifo = tmp_path / "kmsg"
@@ -199,4 +202,31 @@ async def test_an_overrun_device_is_counted_and_read_on(tmp_path: Path, monkeypa
     reader.log._close()
     assert reader.seen == [("backlog", True), ("after\nthe gap", False), ("last", False)]
     counts = reader.log.counts
-    assert (counts.overruns, counts.gaps, counts.skipped) == (1, 7, 1)
+    assert (counts.overruns, counts.gaps, counts.skipped) == (1, 7, 2)
+
+
+async def test_a_device_that_failed_is_read_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = [b"3,1,1,-;one\n", b"3,2,1,-;two\n"]
+    device = Device(*ring, BlockingIOError(), OSError(5, "EIO"), *ring, b"3,3,1,-;three\n")
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.stat.S_ISCHR", lambda mode: True)
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.os.read", device.read)
+    reader = Reader(fifo)
+    reader.log._open()
+    reader.log.read_available()
+    reader.log.read_available()
+    assert reader.blind == ["", "ReadFailed"]
+    reader.log._open()
+    reader.log.read_available()
+    reader.log._close()
+    assert reader.texts == ["one", "two", "three"]
+    assert reader.log.counts.gaps == 0
+
+
+async def test_what_was_overwritten_while_the_agent_was_down_is_a_gap(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(record(10, "a") + record(11, "b"))
+    async with reading(path, after=Position("boot-1", 4)) as reader:
+        await until(lambda: len(reader.seen) == 2)
+    assert reader.log.counts.gaps == 5
