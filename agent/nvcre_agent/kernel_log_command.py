@@ -34,8 +34,8 @@ _SPOOL_BYTES = 1 << 20
 _DESCRIPTION = """\
 Explains what a saved kernel log says about the GPUs, links and NICs of a node: the output of dmesg (any option),
 journalctl -k (any -o), /var/log/kern.log, messages or syslog, raw /dev/kmsg records, node logs of kubectl or oc,
-nvidia-bug-report.log.gz; plain or gzip. Only the kernel's own lines count: what another program printed or quoted is
-counted apart.
+nvidia-bug-report.log.gz, consoles, container logs, and what log shippers and stores export (JSON, logfmt, CSV); plain,
+gzip, bzip2 or xz. Only the kernel's own lines count: what another program printed or quoted is counted apart.
 """
 _EPILOG = """\
 exit codes:
