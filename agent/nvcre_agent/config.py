@@ -259,6 +259,11 @@ class Given:
     text: str
 
 
+def _said(error: OSError | UnicodeDecodeError) -> str:
+    """Without errno and path: the problem names the path already."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def read_file(path: Path) -> tuple[dict[str, Given], list[Problem]]:
     """What the file gives by setting, as text, and what is wrong with its form."""
     try:
@@ -268,7 +273,7 @@ def read_file(path: Path) -> tuple[dict[str, Given], list[Problem]]:
             return {}, [Problem(f"{path}:", f"is larger than {MAX_FILE_BYTES} bytes; is it the agent's?")]
         root = yaml.compose(raw.decode("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (OSError, UnicodeDecodeError) as error:
-        return {}, [Problem(f"{path}:", f"cannot be read: {error}")]
+        return {}, [Problem(f"{path}:", f"cannot be read: {_said(error)}")]
     except (yaml.YAMLError, RecursionError) as error:
         return {}, [Problem(f"{path}:", f"is not YAML: {' '.join(str(error).split())}")]
     if root is None:

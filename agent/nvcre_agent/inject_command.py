@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,21 @@ def line_of(code: int, gpu: GpuIdentity) -> str:
     return f"NVRM: Xid (PCI:{slot}): {code}, pid='<unknown>', name=<unknown>, nvcre test injection {mnemonic}".rstrip()
 
 
+def spans(codes: Iterable[int]) -> str:
+    """Runs of numbers by their ends: 1 to 3, 7."""
+    runs: list[list[int]] = []
+    for code in sorted(codes):
+        if runs and code == runs[-1][1] + 1:
+            runs[-1][1] = code
+        else:
+            runs.append([code, code])
+    return ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in runs)
+
+
 def _known_xid(code: int) -> int:
     known = catalogue().xid
     if code not in known:
-        raise UnknownXidError(f"Xid {code} is not in the catalogue; it has {', '.join(map(str, sorted(known)))}")
+        raise UnknownXidError(f"Xid {code} is not in the catalogue; it has {spans(known)}")
     return code
 
 

@@ -54,7 +54,9 @@ class Operations:
     async def release(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         for_s = request.get("for_s")
         if not isinstance(for_s, int | float) or isinstance(for_s, bool) or not 0 < for_s <= MAX_RELEASE_S:
-            raise RefusedError(f"for_s {for_s!r} must be a number of seconds up to {MAX_RELEASE_S:g}")
+            raise RefusedError(
+                f"--for must be more than 0 and at most {MAX_RELEASE_S / 3600:g}h, not {for_s!r} seconds"
+            )
         return {"released": await self._nvml.release(for_s)}
 
     async def resume(self, _request: Mapping[str, Any]) -> Mapping[str, Any]:

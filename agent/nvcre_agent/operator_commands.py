@@ -83,7 +83,9 @@ def _release(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         "Asks the agent to let go of NVML, so that a GPU can be reset or the driver reloaded. Meanwhile the node is\n"
         "Blind, not healthy; the kernel log is still read. The agent takes NVML again by itself when the time is over.",
     )
-    parser.add_argument("--for", dest="duration", metavar="TIME", default="10m", help="30s, 10m or 1h (default: 10m)")
+    parser.add_argument(
+        "--for", dest="duration", metavar="TIME", default="10m", help="30s, 10m or 1h, at most 24h (default: 10m)"
+    )
     given = _given(parser, arguments, environment)
     for_s = _seconds(parser, given.duration)
     free = f"NVML is free for {given.duration}; `nvcre-agent resume` takes it again earlier"

@@ -42,15 +42,15 @@ def named_profile(name_or_file: str) -> NamedProfile:
         return shipped[name_or_file]
     path = Path(name_or_file)
     if not path.is_file():
-        raise UsageProblem(f"--profile {name_or_file}: no such file, and no built-in profile ({', '.join(shipped)})")
+        raise UsageProblem(f"profile {name_or_file}: no such file, and no built-in profile ({', '.join(shipped)})")
     if path.stat().st_size > MAX_PROFILE_BYTES:
-        raise UsageProblem(f"--profile {path}: larger than 1 MiB")
+        raise UsageProblem(f"profile {path}: larger than 1 MiB")
     try:
         document = yaml.safe_load(path.read_text())
     except RecursionError as error:
-        raise UsageProblem(f"--profile {path}: nested too deep") from error
+        raise UsageProblem(f"profile {path}: nested too deep") from error
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a date without a day
-        raise UsageProblem(f"--profile {path}: {error}") from error
+        raise UsageProblem(f"profile {path}: {error}") from error
     return _named(document, str(path))
 
 

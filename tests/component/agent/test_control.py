@@ -91,7 +91,7 @@ async def test_47_an_injected_xid_is_shown_as_injected_and_blames_nobody(
     assert (told.injected, told.blame) == (True, pb.BLAME_NO)
 
     for flags, said in (
-        (("--xid", "999", "--gpu", "5"), "Xid 999 is not in the catalogue; it has "),
+        (("--xid", "999", "--gpu", "5"), "Xid 999 is not in the catalogue; it has 1 to "),
         (("--xid", "79", "--gpu", "8"), f"no GPU '8' on this node; there are 0 = {gpu_uuid(0)} = "),
         (("--xid", "79", "--gpu", "0", "--kernel-log", "/no/such/log"), "/no/such/log: No such file"),
     ):
@@ -192,7 +192,10 @@ async def test_release_frees_nvml_and_resume_takes_it_again(node: Node, operator
     await operator.state_once(lambda state: nvml(state) == ("Blind", "Released"))
     assert (await operator.run("resume"))[0] == 0
     await operator.state_once(lambda state: nvml(state) == ("Watching", ""))
-    for duration, exit_code, said in (("soon", 2, "a time such as 30s, 10m or 1h"), ("25h", 1, "up to 86400")):
+    for duration, exit_code, said in (
+        ("soon", 2, "a time such as 30s, 10m or 1h"),
+        ("25h", 1, "--for must be more than 0 and at most 24h, not 90000.0 seconds"),
+    ):
         code, out = await operator.run("release", "--for", duration)
         assert (code, said in out) == (exit_code, True), out
 

@@ -108,6 +108,14 @@ def test_what_is_wrong_in_a_file_is_told_with_line_key_value_and_remedy(text: st
     assert refused.value.problems == (problem,)
 
 
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    [problem] = config.check_file(tmp_path / "none.yaml")
+    assert str(problem) == f"{tmp_path}/none.yaml: cannot be read: No such file or directory"
+    (tmp_path / "latin.yaml").write_bytes(b"\xff")
+    [problem] = config.check_file(tmp_path / "latin.yaml")
+    assert "cannot be read: 'utf-8' codec" in str(problem)
+
+
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     file = file_of(tmp_path, "log-level: loud\nheartbeat-interval: -1\nno-such: 1\n")
     with pytest.raises(ConfigError) as refused:

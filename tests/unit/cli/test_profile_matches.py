@@ -45,3 +45,17 @@ def test_a_pattern_that_cannot_be_right(pattern: str, told: str, tmp_path: Path)
     profile.write_text(MINE + pattern + "\n")
     with pytest.raises(UsageProblem, match=told):
         show_matches(str(profile), str(CORPUS / "ts01-megatron-2026.log"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "^profile .*mine.yaml: no such file, and no built-in profile"), ("a: b: c", "^profile .*mine.yaml: ")],
+)
+def test_a_profile_that_cannot_be_read_is_named_without_a_flag_that_this_command_lacks(
+    text: str | None, told: str, tmp_path: Path
+) -> None:
+    profile = tmp_path / "mine.yaml"
+    if text is not None:
+        profile.write_text(text)
+    with pytest.raises(UsageProblem, match=told):
+        show_matches(str(profile), str(CORPUS / "ts01-megatron-2026.log"))
