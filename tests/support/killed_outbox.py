@@ -54,6 +54,8 @@ async def write(path: Path, first: int, say: int) -> None:
         before = [str(number)]
         number += 1
         await asyncio.sleep(0)
+        while outbox.last_seq - outbox.stored_seq >= BEHIND:  # else a slow disk never catches up
+            await asyncio.sleep(0.001)
         if outbox.stored_seq != stored:
             stored = outbox.stored_seq
             os.write(say, f"stored {stored}\n".encode())
@@ -63,14 +65,17 @@ async def write(path: Path, first: int, say: int) -> None:
             given = given[-BEHIND:]
 
 
-def round_of(path: Path, first: int, patience_s: float) -> dict[str, object]:
+def round_of(path: Path, first: int, patience_s: float, *, after: bytes) -> dict[str, object]:
+    """Killed so long after it said the word `after`."""
     hear, say = os.pipe()
     if (pid := os.fork()) == 0:
         os.close(hear)
         asyncio.run(write(path, first, say))
         os._exit(1)
     os.close(say)
-    said = os.read(hear, 65536)  # it runs
+    said = b""
+    while after not in said:
+        said += os.read(hear, 65536)
     time.sleep(patience_s)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
@@ -100,7 +105,8 @@ def round_of(path: Path, first: int, patience_s: float) -> dict[str, object]:
 def main() -> None:
     path, rounds, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
     for index in range(rounds):
-        print(json.dumps(round_of(path, 1_000_000 * index, chance.uniform(0.0, 0.05))), flush=True)
+        after = b"acknowledged" if index == rounds - 1 else chance.choice((b"given", b"stored"))
+        print(json.dumps(round_of(path, 1_000_000 * index, chance.uniform(0.0, 0.05), after=after)), flush=True)
 
 
 if __name__ == "__main__":

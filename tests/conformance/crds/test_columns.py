@@ -62,6 +62,8 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server_j
         "message": "drain node-3",
         "gpuCount": 8,
         "inventory": {"driverVersion": "570.133.20"},
+        "faultClass": "NeedsReboot",
+        "badGPUs": "5",
         "incidents": [
             {
                 "id": "1", "kind": "Xid", "code": 79, "mnemonic": "GPU_LOST", "firstSeen": NOW,
@@ -76,6 +78,8 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server_j
         "GPUs": 8,
         "Driver": "570.133.20",
         "Incident": "GPU_LOST",
+        "Fault": "NeedsReboot",
+        "Bad": "5",
         "Component": "GPU",
         "Index": 5,
         "Message": "drain node-3",

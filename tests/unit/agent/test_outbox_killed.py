@@ -43,5 +43,5 @@ async def test_a_writer_killed_at_random_instants_loses_nothing_it_reported_stor
             assert (one["position"], one["incidents"]) == (newest, [newest])
         given |= found
         highest_given = max(given)
-    assert sum(len(one["stored"]) for one in rounds) > ROUNDS, "it was killed before anything happened"
+    assert sum(bool(one["stored"]) for one in rounds) > ROUNDS // 4, "it was killed before anything happened"
     assert any(one["acknowledged"] for one in rounds)
