@@ -116,10 +116,12 @@ def _table(report: Report, seen: Seen, *, simulated: bool) -> Iterator[str]:
         yield _lost(report.lost_unidentified)
     for incident in report.accusing:
         yield f"suspect: {_sentence(incident)}"
-    for one in report.not_seen:
+    for one in report.not_seen[report.verdict is Verdict.BLIND :]:  # the first is the headline then
         yield f"not looked at: {one.what}: {one.reason}: {one.message}"
     for incident in report.notes:
         yield f"note: {_sentence(incident)}"
+    if report.verdict is not Verdict.HEALTHY and seen.kernel_counts["records"]:
+        yield f"{seen.kernel_counts['records']} records of the kernel log were read"
 
 
 def _headline(report: Report, seen: Seen) -> str:

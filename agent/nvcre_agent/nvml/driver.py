@@ -31,7 +31,7 @@ class Blind:
 _BLIND = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Blind(
         "LibraryNotFound",
-        "libnvidia-ml.so.1 was not found; run the agent with the NVIDIA container runtime (runtimeClassName: nvidia)",
+        "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or in a Pod set runtimeClassName: nvidia",
     ),
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Blind(
         "DriverNotLoaded",
