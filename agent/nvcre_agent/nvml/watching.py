@@ -55,8 +55,10 @@ class Watching(threading.Thread):
         self._waiting = False
         self._stopping = threading.Event()
         self._set: EventSet | None = None
-        self._excluded: frozenset[int] = frozenset()  # lost, or making the wait fail as if they were
-        self._answering: frozenset[int] | None = None
+        # Not in the set, by index: those that say that they are lost, and those that make a wait fail as if they were.
+        self._lost: frozenset[int] = frozenset()
+        self._suspects: frozenset[int] = frozenset()
+        self._answering: frozenset[int] | None = None  # in the last snapshot
         self._failures = 0
         self._next_snapshot = 0.0
         self.failed = False
@@ -139,31 +141,34 @@ class Watching(threading.Thread):
                     self._mouth.say("drained", id=request)
                 with self._asked_lock:
                     self._drains = self._drains[len(drains) :]
-            case WaitFailure.GPU_LOST if lost := self._newly_lost(driver):
-                # NVML answers GPU_IS_LOST at once and for ever while a lost GPU is in the set.
-                log.warning("event=gpu_lost_in_event_set gpus=%s", ",".join(map(str, sorted(lost))))
-                self._excluded |= lost
+            case WaitFailure.GPU_LOST if self._leave_out(driver):
                 self._free()
             case WaitFailure():
                 return driver.trouble() or self._back_off(outcome.value)
         return None
 
-    def _newly_lost(self, driver: Driver) -> frozenset[int]:
-        lost = driver.lost() - self._excluded
-        if lost or self._set is None:
-            return lost
-        members = sorted(self._set.members)
-        self._free()
-        return lost_alone(driver, members)
+    def _leave_out(self, driver: Driver) -> bool:
+        """NVML answers GPU_IS_LOST at once and for ever while a lost GPU is in the set: find out which."""
+        lost, suspects = driver.lost() - self._lost, frozenset[int]()
+        if not lost and self._set is not None:
+            members = self._set.members
+            self._free()
+            suspects = lost_alone(driver, sorted(members))
+        self._lost |= lost
+        self._suspects |= suspects
+        if found := lost | suspects:
+            log.warning("event=gpu_lost_in_event_set gpus=%s", ",".join(map(str, sorted(found))))
+        return bool(found)
 
     def _build(self, driver: Driver) -> Blind | None:
-        lost = driver.lost()
-        excluded = self._excluded | lost
-        created = EventSet.create(driver, sorted(set(driver.handles()) - excluded))
+        self._lost = driver.lost()
+        created = EventSet.create(driver, sorted(set(driver.handles()) - self._lost - self._suspects))
         if isinstance(created, Unread):
             return driver.trouble() or self._back_off(created.value)
-        self._set, self._excluded = created, excluded
-        refused = dict.fromkeys(excluded, Unread.FAILED) | created.refused | dict.fromkeys(lost, Unread.LOST)
+        self._set = created
+        refused = (
+            created.refused | dict.fromkeys(self._suspects, Unread.FAILED) | dict.fromkeys(self._lost, Unread.LOST)
+        )
         self._mouth.say(
             "watching",
             inventory=to_json(driver.inventory()),
@@ -178,11 +183,11 @@ class Watching(threading.Thread):
         if not answering and (blind := driver.trouble()) is not None:
             return blind  # a snapshot in which nobody answers must not look like broken GPUs
         self._mouth.say("snapshot", snapshot=to_json(snapshot), ids=ids, calls=ledger.take())
-        came_back = answering - self._answering if self._answering is not None else frozenset()
-        if self._set is not None and came_back - self._set.members:
-            self._excluded -= came_back  # after a reset: watch it again
-            self._free()
+        came_back = answering - (answering if self._answering is None else self._answering)
         self._answering = answering
+        if (answering & self._lost) | came_back:  # after a reset: watch it again
+            self._suspects -= came_back
+            self._free()
         return None
 
     def _back_off(self, why: str) -> Blind | None:

@@ -79,3 +79,21 @@ def test_a_driver_exchanged_under_a_snapshot_is_no_snapshot(
             simulation.append({"set": {"driver": "unloaded"}}, {"set": {"driver": "loaded"}})
 
     assert run(exchange) == ["watching", "blind"]
+
+
+def test_a_gpu_that_was_lost_only_between_two_snapshots_is_watched_again(
+    library: simulated.SimulatedNvml, simulation: SimulationDirectory
+) -> None:
+    def lose_and_find(thread: Watching, heard: Heard) -> None:
+        match heard.count("watching"), heard[-1]:
+            case 1, "snapshot":
+                simulation.set(5, lost=True)
+            case 2, "watching":  # without it
+                simulation.set(5, lost=False)
+                thread.snapshot(1)
+            case 3, "watching":
+                simulation.xid(5, 31)
+        if "event" in heard:
+            thread.stop()
+
+    assert run(lose_and_find) == ["watching", "snapshot", "watching", "snapshot", "watching", "event"]
