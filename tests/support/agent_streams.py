@@ -111,7 +111,8 @@ async def run(arguments: argparse.Namespace) -> None:
         partial.write_text(json.dumps(said))
         partial.rename(arguments.state)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), 0.5 if streams.connected < len(tokens) else 5.0)
+            async with asyncio.timeout(0.5 if streams.connected < len(tokens) else 5.0):
+                await stop.wait()
     for task in holding:
         task.cancel()
     await asyncio.gather(*holding, return_exceptions=True)

@@ -128,7 +128,8 @@ class NvmlMonitor:
         self._wake.set()
         self._send({"do": "stop"})
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._has_released.wait(), self._timing.stop_s)
+            async with asyncio.timeout(self._timing.stop_s):
+                await self._has_released.wait()
         return self._has_released.is_set()
 
     def resume(self) -> None:
@@ -223,7 +224,8 @@ class NvmlMonitor:
     async def _pause(self, seconds: float) -> None:
         """Until stop, release or resume."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
 
     async def _one_child(self) -> MonitorState:
         """Live with one child until it is dead; says why it ended."""
@@ -260,7 +262,8 @@ class NvmlMonitor:
         """It has said its last word and ends by itself; one that does not is ended."""
         for next_step in (self._terminate, self._kill):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), self._timing.stop_s)
+                async with asyncio.timeout(self._timing.stop_s):
+                    await process.wait()
                 return
             next_step()
         await process.wait()
@@ -270,7 +273,8 @@ class NvmlMonitor:
         assert process.stdout is not None
         while True:
             try:
-                line = await asyncio.wait_for(process.stdout.readline(), self._timing.check_s)
+                async with asyncio.timeout(self._timing.check_s):
+                    line = await process.stdout.readline()
             except TimeoutError:
                 await self._look_after(note)
                 continue
@@ -353,7 +357,8 @@ class NvmlMonitor:
         answer = waiting[request] = asyncio.get_running_loop().create_future()
         self._send({"do": what, "id": request})
         try:
-            return await asyncio.wait_for(answer, deadline_s)
+            async with asyncio.timeout(deadline_s):
+                return await answer
         except TimeoutError:
             return None
         finally:

@@ -248,7 +248,8 @@ async def _end_group(process: Process) -> None:
     if process.returncode is None:
         _signal_group(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _KILL_AFTER_S)
+            async with asyncio.timeout(_KILL_AFTER_S):
+                await process.wait()
     _signal_group(process.pid, signal.SIGKILL)
     await process.wait()
 

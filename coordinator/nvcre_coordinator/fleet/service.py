@@ -201,7 +201,8 @@ class FleetService:
         later = Duration(seconds=RECONNECT_WITHIN_S)
         self._agents.end_all(pb.Drain(reconnect_after=later), "this coordinator stops leading")
         with contextlib.suppress(TimeoutError):  # who does not leave is cut off by the server's own end
-            await asyncio.wait_for(self._agents.wait_empty(), STREAMS_GONE_S)
+            async with asyncio.timeout(STREAMS_GONE_S):
+                await self._agents.wait_empty()
 
     def _node_informer(self) -> Informer[NodeFacts]:
         return Informer(self._client, NODES, convert=node_facts, label_selector=self._settings.node_selector)

@@ -183,7 +183,8 @@ class Container:
         self._process = None
         # Its whole group is dead by now; a process that hides from us may still hold the pipe open.
         with suppress(TimeoutError):
-            await asyncio.wait_for(collecting, OUTPUT_DRAIN_S)
+            async with asyncio.timeout(OUTPUT_DRAIN_S):
+                await collecting
         return Terminated(end.code, exit_reason(end.code), started_at, end.at)
 
     def _new_log(self) -> None:

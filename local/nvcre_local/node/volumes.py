@@ -129,7 +129,8 @@ class PodVolumes:
     async def changed(self, timeout_s: float) -> None:
         """Wait for a change of a ConfigMap or Secret, at most that long."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
 
     async def keep_fresh(self) -> None:
         """Until cancelled."""
@@ -138,7 +139,8 @@ class PodVolumes:
             next_token = min(self._due.values(), default=None)
             wait_s = None if next_token is None else max((next_token - now).total_seconds(), 0)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
             try:
                 await self.prepare()
             except NotYet as missing:

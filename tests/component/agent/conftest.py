@@ -110,7 +110,8 @@ class Coordinator(FleetServicer):
             while not condition():
                 self._changed.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), 0.25)
+                    async with asyncio.timeout(0.25):
+                        await self._changed.wait()
 
 
 @dataclass

@@ -39,6 +39,18 @@ async def test_a_drain_ends_after_everything_that_happened_before_it_was_handed_
         assert [code for _, code in listener.xids()] == list(range(1, 51))
 
 
+async def test_a_request_that_is_cancelled_in_the_moment_of_its_answer_is_cancelled() -> None:
+    """A heartbeat that went on instead held its broken stream for ever."""
+    monitor = NvmlMonitor()
+    monitor.state = MonitorState(Sight.WATCHING)
+    request = asyncio.create_task(monitor.drain(SOON_S))
+    await asyncio.sleep(0)
+    monitor._give_up_requests()
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+
+
 async def test_a_drain_does_not_wait_for_the_end_of_a_long_wait(simulation: SimulationDirectory) -> None:
     async with monitoring(simulation.description, replace(TIMING, wait_s=600, hang_s=600)) as listener:
         await listener.watching()
