@@ -162,21 +162,22 @@ class FakeAgent:
         async for message in self.call:
             self.received.append(message)
             self._arrived.set()
+            self._arrived = asyncio.Event()  # a new one for the next: two that wait must not clear each other's
 
     async def next(self, body: str, match: Callable[[Any], bool] = lambda _: True) -> pb.CoordinatorMessage:
         """The first message of this kind that has not been taken; raises the stream's error when it ends."""
         async with asyncio.timeout(WITHIN_S):
             while True:
+                arrived = self._arrived
                 for message in self.received:
                     if message.WhichOneof("body") == body and match(getattr(message, body)):
                         self.received.remove(message)
                         return message
-                self._arrived.clear()
                 assert self._reader is not None
-                waiting = asyncio.create_task(self._arrived.wait())
+                waiting = asyncio.create_task(arrived.wait())
                 await asyncio.wait({self._reader, waiting}, return_when=asyncio.FIRST_COMPLETED)
                 waiting.cancel()
-                if self._reader.done() and not self._arrived.is_set():
+                if self._reader.done() and not arrived.is_set():
                     self._reader.result()
                     raise AssertionError(f"the stream ended without a {body}")
 

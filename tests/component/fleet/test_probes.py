@@ -11,7 +11,7 @@ import pytest
 from nvcre_coordinator.core.probe_rounds import Patience
 from nvcre_coordinator.fleet.interface import ProbeKind, ProbeRequest, ProbeRound
 from nvcre_coordinator.fleet.probe_progress import ProbeSettings
-from nvcre_kube.client import KubeClient
+from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import PODS
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
@@ -55,9 +55,14 @@ async def run_reservations(client: KubeClient, seen: list[dict[str, Any]]) -> No
     while True:
         for pod in await reservations(client):
             if (pod.get("status") or {}).get("phase") != "Running" and not pod["metadata"].get("deletionTimestamp"):
-                seen.append(pod)
                 pod["status"] = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]}
-                await client.update_status(PODS, pod)
+                try:
+                    await client.update_status(PODS, pod)
+                except ApiError as error:  # the coordinator was there first: as it is now
+                    if not (error.conflict or error.not_found):
+                        raise
+                else:
+                    seen.append(pod)
         await asyncio.sleep(0.05)
 
 
