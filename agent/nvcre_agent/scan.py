@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
-from nvcre_protos.vocabulary import Blame, FaultClass
+from nvcre_protos.vocabulary import HARDWARE, Blame
 
 from nvcre_agent import __version__
 from nvcre_agent.checks import rules
@@ -30,7 +30,6 @@ from nvcre_agent.outbox import open_outbox
 from nvcre_agent.watch import Watch
 
 KERNEL_LOG_DEADLINE_S = 10.0
-_HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
 
 
 class Verdict(StrEnum):
@@ -100,8 +99,8 @@ def judge(seen: Seen) -> Report:
 
 
 def accuses(incident: Incident) -> bool:
-    """Would the node be Faulty or Suspect by it?  (nvcre_coordinator.core.node_verdict, for one incident)"""
-    return incident.blame is not Blame.NO and incident.fault_class in _HARDWARE and not incident.injected
+    """Would the node be Faulty or Suspect by it?  (core/escalation.py of the coordinator, without a history)"""
+    return incident.blame is not Blame.NO and incident.fault_class in HARDWARE and not incident.injected
 
 
 def _verdict(*, suspect: bool, unseen: bool) -> Verdict:

@@ -269,9 +269,9 @@ class Watch:
         learned = self._learn(self._baseline.advance(snapshot, host))
         said = rules.evaluate(snapshot, self._baseline, limits, host)
         self._tracker, found = self._tracker.step(said, monotonic_s, limits, replaced=self._baseline.replaced)
+        changes += self._on_working_gpus(snapshot, now_s, monotonic_s)
         for one in found:
             changes += self._on_finding(one, now_s, monotonic_s)
-        changes += self._on_working_gpus(snapshot, now_s, monotonic_s)
         signs_before, (self._signs, reset) = self._signs, self._signs.step(snapshot)
         if signs_before != self._signs:
             learned["reset_signs"] = json.dumps(self._signs.to_json(self._boot_id))

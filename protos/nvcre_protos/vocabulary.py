@@ -27,6 +27,10 @@ class FaultClass(StrEnum):
     UNKNOWN = "Unknown"
 
 
+HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
+"""The classes by which a node may be accused."""
+
+
 class Blame(StrEnum):
     YES = "Yes"
     NO = "No"

@@ -19,6 +19,7 @@ from nvcre_agent.incidents.reset_signs import ResetSigns
 from nvcre_agent.incidents.signals import NO_GPUS, Moment, from_kernel
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, PciAddress, Snapshot, Unread
+from nvcre_protos.vocabulary import RecoveredBy
 
 WALL = 1_800_000_000.0
 BETWEEN_SNAPSHOTS_S = 30.0
@@ -89,6 +90,7 @@ class CheckedNode:
         self.folding = self._new_folding()
         self._signs = ResetSigns()
         self.changes: list[str] = []  # "opened row_remap_pending", in order
+        self.ended: list[RecoveredBy] = []  # what ended incidents, in order
 
     def _new_folding(self) -> Folding:
         return Folding(boot_id=self.boot_id, simulated=False, new_id=lambda: f"incident-{next(self._numbers)}")
@@ -119,6 +121,7 @@ class CheckedNode:
         said = rules.evaluate(seen, self.baseline, self.limits, host)
         self.tracker, found = self.tracker.step(said, self.now_s, self.limits, replaced=self.baseline.replaced)
         at = {"now_s": WALL + self.now_s, "monotonic_s": self.now_s}
+        changes = self.folding.answering([gpu.identity for gpu in seen.gpus if gpu.access is None], **at)
         for one in found:
             self.changes.append(f"{type(one).__name__.lower()} {one.finding.check}")
             match one:
@@ -127,8 +130,8 @@ class CheckedNode:
                 case tracker.Updated():
                     self.folding.finding_updated(one.finding, **at)
                 case tracker.Recovered():
-                    self.folding.finding_recovered(one.finding, **at)
-        self.folding.answering([gpu.identity for gpu in seen.gpus if gpu.access is None], **at)
+                    changes += self.folding.finding_recovered(one.finding, **at)
+        self.ended += [one.incident.recovered_by for one in changes if one.incident.recovered_by is not None]
         self._signs, reset = self._signs.step(seen)
         for gpu in seen.gpus:
             if gpu.identity.uuid in reset:

@@ -20,6 +20,7 @@ from hashlib import blake2b
 
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy
 
+from nvcre_agent.checks.baseline import CONFIRMED_AFTER
 from nvcre_agent.checks.model import Finding
 from nvcre_agent.incidents import matching
 from nvcre_agent.incidents.escalation import History
@@ -48,7 +49,7 @@ class Folding:
         self._open: dict[str, Opened] = {}
         self._by_subject: dict[str, list[Opened]] = {}
         self._present: frozenset[str] = frozenset()  # UUIDs of the GPUs that answered last
-        self._newcomers: dict[str, str] = {}  # slot -> UUID that was seen there once instead of a known one
+        self._newcomers: dict[str, int] = {}  # UUID seen in the slot of another with a fault -> how often in a row
         self._history = self._history_kept = history or History()
         self._dirty: set[str] = set()
         self.evicted = 0
@@ -188,7 +189,10 @@ class Folding:
         return tuple(changes)
 
     def answering(self, gpus: Iterable[GpuIdentity], *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
-        """These GPUs answer. One that is seen twice in a slot where another one had a fault has replaced it."""
+        """These GPUs answer. One in a slot where another one had a fault has replaced it, once that is confirmed.
+
+        Before the findings of the same snapshot: that another GPU has no fault is no recovery of the old one.
+        """
         by_uuid = {gpu.uuid: gpu for gpu in gpus}
         self._present = frozenset(by_uuid)
         changes = [
@@ -196,15 +200,15 @@ class Folding:
             for one in list(self._open.values())
             if (gpu := by_uuid.get(one.facts.component.uuid)) is not None and one.subject != str(gpu.pci)
         ]
-        newcomers: dict[str, str] = {}
+        newcomers: dict[str, int] = {}
         for gpu in by_uuid.values():
             slot = str(gpu.pci)
             for one in list(self._by_subject.get(slot, ())):
                 old = one.facts.component.uuid
                 if old in ("", gpu.uuid) or one.facts.component.kind is ComponentKind.NIC:
                     continue
-                newcomers[slot] = gpu.uuid
-                if self._newcomers.get(slot) == gpu.uuid:
+                newcomers[gpu.uuid] = self._newcomers.get(gpu.uuid, 0) + 1
+                if newcomers[gpu.uuid] >= CONFIRMED_AFTER:
                     changes.append(self._recover(one, RecoveredBy.REPLACED, now_s, monotonic_s))
                     self._history = self._history.without(old)
         self._newcomers = newcomers

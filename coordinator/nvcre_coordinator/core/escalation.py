@@ -13,12 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy
+from nvcre_protos.vocabulary import HARDWARE, Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy
 
 from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.link_faults import far_end
 
-_HARDWARE = frozenset({FaultClass.FATAL_HARDWARE, FaultClass.NEEDS_RESET, FaultClass.NEEDS_REBOOT})
 REMEDY_WINDOW = timedelta(days=3)  # a remedy older than this has held (agent/nvcre_agent/incidents/escalation.yaml)
 CONDITIONAL_WINDOW = timedelta(hours=24)
 CONDITIONAL_REPEATS = 3
@@ -40,7 +39,7 @@ def is_conditional(incident: Incident) -> bool:
 
 
 def _accusable(incident: Incident) -> bool:
-    return incident.fault_class in _HARDWARE and not incident.injected and not incident.during_maintenance
+    return incident.fault_class in HARDWARE and not incident.injected and not incident.during_maintenance
 
 
 def judged(open_now: Sequence[Incident], closed: Sequence[Incident]) -> tuple[Incident, ...]:

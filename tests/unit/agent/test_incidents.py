@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nvcre_agent.checks.baseline import CONFIRMED_AFTER
 from nvcre_agent.checks.model import Component, Finding
 from nvcre_agent.incidents import folding as rules
 from nvcre_agent.incidents.folding import Folding
@@ -413,7 +414,8 @@ def test_a_failed_row_remap_survives_the_reboot_and_ends_with_the_gpu() -> None:
     node.look()
     assert node.wait(3600) == []
     newcomer = GpuIdentity(0, "GPU-new", PciAddress(0, 0x3B, 0), "NVIDIA H100 80GB HBM3", "n")
-    assert node.look(newcomer) == [], "one sight is no confirmation"
+    for _ in range(CONFIRMED_AFTER - 1):
+        assert node.look(newcomer) == [], "not confirmed"
     [over] = node.look(newcomer)
     assert (over.kind, over.incident.recovered_by) == (ChangeKind.RECOVERED, RecoveredBy.REPLACED)
 

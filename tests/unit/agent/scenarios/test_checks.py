@@ -7,7 +7,7 @@ import pytest
 from nvcre_agent.checks.baseline import CONFIRMED_AFTER
 from nvcre_agent.host.model import FabricManager
 from nvcre_agent.nvml.snapshot import MigInstance, Unread
-from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
 from support.checked_node import CheckedNode, healthy, identity, port
 
 HW_THERMAL, SW_POWER_CAP = 0x40, 0x4
@@ -349,6 +349,7 @@ def test_39_a_replaced_gpu_takes_its_faults_with_it_once_it_is_confirmed() -> No
     node.restart(boot_id="boot-2")
     node.watch(30 * CONFIRMED_AFTER)
     assert node.open == (), "and what the new one counted elsewhere is not held against it"
+    assert node.ended == [RecoveredBy.REPLACED] * 2
     assert "GPU-new" in node.baseline.gpus
     assert "GPU-3" not in node.baseline.gpus
     node.watch(3600)

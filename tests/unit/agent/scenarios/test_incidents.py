@@ -4,6 +4,7 @@ see tests/component/agent/test_boots.py.
 """
 
 import pytest
+from nvcre_agent.checks.baseline import CONFIRMED_AFTER
 from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents import folding
 from nvcre_agent.incidents.escalation import ladder
@@ -212,8 +213,9 @@ def test_39_a_gpu_that_was_replaced_takes_its_incidents_and_its_past_with_it() -
     node.xid(79, BUS_LOST, gpu=1)
     node.gpus = (GpuIdentity(0, "GPU-new", PciAddress(0, 0x3B, 0), "NVIDIA H100 80GB HBM3", "n"), *GPUS[1:])
     node.reboot()
-    node.snapshot()
-    assert node.closed() == [], "one sight is no confirmation"
+    for _ in range(CONFIRMED_AFTER - 1):
+        node.snapshot()
+        assert node.closed() == [], "not confirmed"
     node.snapshot()
     assert sorted(node.closed()) == [(0, RecoveredBy.REPLACED), (64, RecoveredBy.REPLACED)]
     assert [one.component.uuid for one in node.open] == ["GPU-1"]
