@@ -39,7 +39,7 @@ async def test_what_is_rotated_away_while_nobody_listens_is_a_gap_and_all_else_c
     api: Api, tmp_path: Path, plane: Plane, system: None, kubelets: None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     jobs, directory = Jobs(api, tmp_path), tmp_path_factory.mktemp("coordinators")
-    begin = (row(8), FILL, row(16), jobs.wait_for("alone"))
+    begin = (row(8), jobs.wait_for("followed"), FILL, row(16), jobs.wait_for("alone"))
     await jobs.create_runtime("; ".join((*begin, row(32), FILL, row(64), jobs.wait_for("end"), row(128))), nodes=1)
 
     async def measured(*sizes: int) -> dict[str, Any]:
@@ -53,6 +53,8 @@ async def test_what_is_rotated_away_while_nobody_listens_is_a_gap_and_all_else_c
 
     with coordinator_of(plane, directory, identity="first") as first:
         await jobs.create("turned", spec=MEASURED)
+        await measured(8)
+        jobs.say("followed")
         await measured(8, 16)
         first.process.kill()
         first.process.wait()
