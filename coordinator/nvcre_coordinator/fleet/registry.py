@@ -49,6 +49,7 @@ class ConnectedAgent:
     outbound: asyncio.Queue[pb.CoordinatorMessage] = field(default_factory=lambda: asyncio.Queue(OUTBOUND_LIMIT))
     ended: asyncio.Future[Ending] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     samples: ClockSamples = field(default_factory=ClockSamples)
+    welcomed_at: datetime | None = None
     acked: int = 0
     heard_at: datetime | None = None
     foreign_processes: int | None = None
@@ -157,6 +158,7 @@ class AgentRegistry:
         if older is not None:
             older.end(Ending(grpc.StatusCode.ABORTED, "replaced by a newer stream of this node", "replaced"))
         self._agents[agent.node] = agent
+        agent.welcomed_at = self._clock()
         self._empty.clear()
         self._lost_since.pop(agent.node, None)
         self._tell(agent.node)
@@ -183,6 +185,16 @@ class AgentRegistry:
         self._clocks.clear()
 
     # What agents say
+
+    def introduced(self, agent: ConnectedAgent, taken_at: datetime) -> None:
+        """A snapshot, taken at `taken_at` on the agent's clock. The first one comes before any heartbeat.
+
+        It answers the Welcome, so its time tells how far the clock is off before its incidents are put on ours: their
+        first times are kept for good.
+        """
+        if not agent.samples.lower:
+            agent.samples = agent.samples.heard(sent_at=taken_at, received_at=self._clock(), asked_at=agent.welcomed_at)
+            self._clocks[agent.node] = agent.clock
 
     def heard(
         self, agent: ConnectedAgent, heartbeat: pb.Heartbeat, sent_at: datetime, observed: datetime | None

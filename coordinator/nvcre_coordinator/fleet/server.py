@@ -267,6 +267,7 @@ class FleetServicer(pb_grpc.FleetServicer):
         if snapshot.outbox_id != agent.outbox_id:
             raise wire.BadMessage("snapshot.outbox_id: is not the one of this stream's Hello")
         self._metrics.snapshots_received.inc()
+        self._registry.introduced(agent, wire.moment(snapshot.time, "snapshot.time"))
         self._reports.snapshot(
             agent.node,
             wire.snapshot(snapshot, agent.clock),

@@ -8,7 +8,9 @@ import ssl
 from datetime import UTC, datetime, timedelta
 
 import grpc
+import pytest
 from cryptography import x509
+from google.protobuf.timestamp_pb2 import Timestamp
 from nvcre_coordinator.fleet.service import FleetService, FleetSettings
 from nvcre_kube.client import KubeClient
 from nvcre_kube.resources import CONFIG_MAPS, NODE_HEALTHS, NODES, SECRETS
@@ -263,6 +265,28 @@ async def test_the_job_side_hears_that_everything_before_its_question_is_told(cl
     assert clock is not None
     assert clock.uncertainty > timedelta(0)
     assert service.confirmations.clock_offset("node-9") is None
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_the_first_word_of_a_node_whose_clock_is_an_hour_off_is_put_on_our_clock(
+    client: KubeClient, fleet: Fleet, hours: int
+) -> None:
+    """A first time is kept for good: an hour off it blames a run that ended before the fault, or misses the one hit."""
+    service = await fleet.start()
+    off = timedelta(hours=hours)
+    await add_node(client, "node-1")
+    agent = await fleet.agent(await agent_token(client, "node-1"))
+    await agent.connect()
+    told, taken_at = incident("a"), Timestamp()
+    told.first_seen.FromDatetime(datetime.now(UTC) + off)
+    taken_at.FromDatetime(datetime.now(UTC) + off)
+    await agent.snapshot(told, seq=1, time=taken_at)
+    status = await fleet.until("node-1", lambda status: status.get("incidents"))
+    first_seen = datetime.fromisoformat(status["incidents"][0]["firstSeen"])
+    assert abs(first_seen - datetime.now(UTC)) < timedelta(minutes=2)
+    clock = service.confirmations.clock_offset("node-1")
+    assert clock is not None
+    assert abs(clock.offset - off) < timedelta(minutes=2)
 
 
 async def test_a_stored_status_that_we_did_not_write_is_replaced_by_what_the_agent_knows(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from nvcre_coordinator.core.clock_offset import ASSUMED_DELAY, ClockOffset
 from nvcre_coordinator.core.incidents import MAX_CLOSED, MAX_OPEN, Cursor
@@ -52,8 +53,8 @@ def test_the_view_has_the_fields_of_the_schema_and_no_others() -> None:
     assert view(NodeHealthStatus) == fields(schema()["properties"])
 
 
-def fullest() -> NodeHealthStatus:
-    long = "x" * 100_000
+def fullest(text: str = "x") -> NodeHealthStatus:
+    long = text * 100_000
     stamp = pb.Snapshot().time.__class__(seconds=1_767_225_600)
     told = pb.Incident(
         kind=pb.INCIDENT_KIND_XID, code=(1 << 32) - 1, fault_class=pb.FAULT_CLASS_FATAL_HARDWARE,
@@ -112,6 +113,14 @@ def fullest() -> NodeHealthStatus:
 
 def test_the_fullest_status_is_half_of_what_etcd_takes() -> None:
     assert len(json.dumps(fullest().to_json())) < 750 * 1024  # of about 1.5 MB
+
+
+@pytest.mark.parametrize("text", ["<", "&>", "<" + 15 * '"', '<"', "\n\\", "\u2028", "\x01", "\N{GRINNING FACE}"])
+def test_no_text_makes_a_status_that_etcd_does_not_take(text: str) -> None:
+    stored = json.dumps(fullest(text).to_json(), ensure_ascii=False)
+    for six_bytes in "<>&\u2028\u2029":  # as the API server writes them
+        stored = stored.replace(six_bytes, "\\u003c")
+    assert len(stored.encode()) < 1400 * 1024
 
 
 def test_what_we_write_is_what_we_read() -> None:
