@@ -282,7 +282,8 @@ class Watch:
 
     def _on_working_gpus(self, snapshot: Snapshot, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
         answering = [gpu.identity for gpu in snapshot.gpus if gpu.access is None]
-        return self._folding.answering(answering, now_s=now_s, monotonic_s=monotonic_s)
+        expected = self._baseline.gpus
+        return self._folding.answering(answering, expected=expected, now_s=now_s, monotonic_s=monotonic_s)
 
     def _learn(self, baseline: baselines.Baseline) -> dict[str, str]:
         """What has to be written of the new baseline."""

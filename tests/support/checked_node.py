@@ -121,7 +121,9 @@ class CheckedNode:
         said = rules.evaluate(seen, self.baseline, self.limits, host)
         self.tracker, found = self.tracker.step(said, self.now_s, self.limits, replaced=self.baseline.replaced)
         at = {"now_s": WALL + self.now_s, "monotonic_s": self.now_s}
-        changes = self.folding.answering([gpu.identity for gpu in seen.gpus if gpu.access is None], **at)
+        changes = self.folding.answering(
+            [gpu.identity for gpu in seen.gpus if gpu.access is None], expected=self.baseline.gpus, **at
+        )
         for one in found:
             self.changes.append(f"{type(one).__name__.lower()} {one.finding.check}")
             match one:

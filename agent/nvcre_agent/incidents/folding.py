@@ -14,7 +14,7 @@ Memory is bounded by MAX_OPEN incidents.
 It neither reads a source nor writes the outbox; `take_dirty` and `take_history` say what has to be persisted.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -188,10 +188,14 @@ class Folding:
                     changes.append(self._tell(one, ChangeKind.UPDATED, now_s, monotonic_s))
         return tuple(changes)
 
-    def answering(self, gpus: Iterable[GpuIdentity], *, now_s: float, monotonic_s: float) -> tuple[Change, ...]:
+    def answering(
+        self, gpus: Iterable[GpuIdentity], *, now_s: float, monotonic_s: float, expected: Container[str] = ()
+    ) -> tuple[Change, ...]:
         """These GPUs answer. One in a slot where another one had a fault has replaced it, once that is confirmed.
 
-        Before the findings of the same snapshot: that another GPU has no fault is no recovery of the old one.
+        Before the findings of the same snapshot: that another GPU has no fault is no recovery of the old one. Nor is
+        one replaced that the inventory still expects (`expected`: UUIDs): a reboot may have given the address of a lost
+        GPU to its neighbour.
         """
         by_uuid = {gpu.uuid: gpu for gpu in gpus}
         self._present = frozenset(by_uuid)
@@ -208,7 +212,7 @@ class Folding:
                 if old in ("", gpu.uuid) or one.facts.component.kind is ComponentKind.NIC:
                     continue
                 newcomers[gpu.uuid] = self._newcomers.get(gpu.uuid, 0) + 1
-                if newcomers[gpu.uuid] >= CONFIRMED_AFTER:
+                if newcomers[gpu.uuid] >= CONFIRMED_AFTER and old not in expected:
                     changes.append(self._recover(one, RecoveredBy.REPLACED, now_s, monotonic_s))
                     self._history = self._history.without(old)
         self._newcomers = newcomers

@@ -3,6 +3,8 @@
 Snapshots at the agent's pace, on a clock of their own; what the coordinator makes of them is tested there.
 """
 
+from dataclasses import replace
+
 import pytest
 from nvcre_agent.checks.baseline import CONFIRMED_AFTER
 from nvcre_agent.host.model import FabricManager
@@ -368,6 +370,19 @@ def test_39_one_wrong_uuid_replaces_nothing() -> None:
     node.watch(600)
     assert node.checks == ["row_remap_failure"]
     assert "GPU-garbled" not in node.baseline.gpus
+
+
+def test_39_a_neighbour_that_a_reboot_moves_into_the_address_of_a_lost_gpu_replaces_nothing() -> None:
+    node = CheckedNode()
+    node.look()
+    node.set(3, remap_failure=1)
+    node.watch(30)
+    address = node.gpus.pop(3).identity.pci
+    node.set(4, identity=replace(node.gpus[4].identity, pci=address))
+    node.restart(boot_id="boot-2")
+    node.watch(3600)
+    assert RecoveredBy.REPLACED not in node.ended
+    assert {one.component.uuid for one in node.open} == {"GPU-3"}
 
 
 # --- 40
