@@ -161,6 +161,8 @@ class KubeClient:
             return cls(configuration)
         except (ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"kubeconfig {path or '(default)'}: {error}") from error
+        except RecursionError:  # PyYAML, and the library's own walk over what it read
+            raise ConfigError(f"kubeconfig {path or '(default)'}: nested too deeply") from None
         finally:
             # The library writes keys and certificates that lie inside a kubeconfig to $TMPDIR and removes them at exit
             # only, which a killed process never reaches. By now they are loaded.

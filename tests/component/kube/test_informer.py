@@ -157,7 +157,7 @@ async def test_refusals_carry_the_servers_words(client, namespace):
 
 
 async def test_a_broken_kubeconfig_is_named(tmp_path: Path):
-    for text in ("", "{", "apiVersion: v1\nkind: Config\n"):
+    for text in ("", "{", "apiVersion: v1\nkind: Config\n", "[" * 5000):
         file = tmp_path / "kubeconfig"
         file.write_text(text)
         with pytest.raises(ConfigError, match="kubeconfig"):
