@@ -58,8 +58,25 @@ AttachOption = Annotated[
     ),
 ]
 ListenOption = Annotated[str, typer.Option(help="HOST:PORT of the API server; port 0 takes any.")]
-HtmlOption = Annotated[Path | None, typer.Option(help="Write the report as a page with its drawings, too.")]
-JunitOption = Annotated[Path | None, typer.Option(help="Write the results as JUnit XML, too, for a CI system.")]
+
+
+def _in_a_directory(file: Path | None) -> Path | None:
+    """Before a run of an hour, not after it."""
+    if file is not None and not file.parent.is_dir():
+        raise typer.BadParameter(f"{file.parent} is not a directory")
+    return file
+
+
+HtmlOption = Annotated[
+    Path | None,
+    typer.Option(help="Write the report as a page with its drawings, too.", dir_okay=False, callback=_in_a_directory),
+]
+JunitOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the results as JUnit XML, too, for a CI system.", dir_okay=False, callback=_in_a_directory
+    ),
+]
 
 
 @local_app.command("run")

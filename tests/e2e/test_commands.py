@@ -44,6 +44,8 @@ def has_gpu() -> bool:
         ([str(MANIFEST), "--scenario", "healthy", "--timeout", "soon"], "'soon' is not a duration"),
         ([str(MANIFEST), "--scenario", "healthy", "--control-plane", "fake"], "'fake' is not one of"),
         ([str(MANIFEST), "-o", "xml"], "'xml' is not one of"),
+        ([str(MANIFEST), "--scenario", "healthy", "--html", "/"], "'/' is a directory"),
+        ([str(MANIFEST), "--scenario", "healthy", "--junit", "/nowhere/r.xml"], "/nowhere is not a directory"),
     ],
 )
 def test_what_cannot_be_tried_is_said_in_a_line_and_ends_with_2(nvcre, tmp_path, words, complaint):
