@@ -1,7 +1,8 @@
 """/metrics, /healthz and /state over HTTP/1.0-style answers on the agent's event loop.
 
-GET only, one request a connection, bounded in size and time: an asyncio server of a page saves the threads that the
-libraries' servers bring. It decides nothing; `health` says whether the loops live.
+GET only, one request a connection, bounded in size, time and number: an asyncio server of a page saves the threads that
+the libraries' servers bring. Whoever was slow for longest makes room for a newcomer, so that idle connections do not
+keep kubelet's probe out. It decides nothing; `health` says whether the loops live.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ class Exposition:
         self._scrape = scrape
         self._health = health
         self._state = state
-        self._connections = 0
+        self._serving: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> str:
@@ -38,17 +39,22 @@ class Exposition:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        own = asyncio.current_task()
+        assert own is not None
+        if len(self._serving) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._serving))
+            del self._serving[oldest]
+            oldest.cancel()
+        self._serving[own] = None
         try:
-            if self._connections <= MAX_CONNECTIONS:
-                async with asyncio.timeout(TIMEOUT_S):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(self._answer(head))
-                    await writer.drain()
+            async with asyncio.timeout(TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(self._answer(head))
+                await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that is slow, gone or not speaking HTTP concerns nobody
         finally:
-            self._connections -= 1
+            self._serving.pop(own, None)
             writer.close()
 
     def _answer(self, head: bytes) -> bytes:
