@@ -17,6 +17,8 @@ import yaml
 from nvcre_protos.addresses import parse_address
 from nvcre_protos.flags import read_log_level, read_seconds
 
+from nvcre_agent.operator_file import UnusableFileError, node_of, text_of
+
 DEFAULT_FILE = Path("/etc/nvcre/agent.yaml")
 MAX_FILE_BYTES = 64 * 1024
 _MAX_PROBLEMS = 50
@@ -259,23 +261,12 @@ class Given:
     text: str
 
 
-def _said(error: OSError | UnicodeDecodeError) -> str:
-    """Without errno and path: the problem names the path already."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
-
-
 def read_file(path: Path) -> tuple[dict[str, Given], list[Problem]]:
     """What the file gives by setting, as text, and what is wrong with its form."""
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-        if len(raw) > MAX_FILE_BYTES:
-            return {}, [Problem(f"{path}:", f"is larger than {MAX_FILE_BYTES} bytes; is it the agent's?")]
-        root = yaml.compose(raw.decode("utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, UnicodeDecodeError) as error:
-        return {}, [Problem(f"{path}:", f"cannot be read: {_said(error)}")]
-    except (yaml.YAMLError, RecursionError) as error:
-        return {}, [Problem(f"{path}:", f"is not YAML: {' '.join(str(error).split())}")]
+        root = node_of(text_of(path, limit=MAX_FILE_BYTES))
+    except UnusableFileError as error:
+        return {}, [Problem(f"{path}:", str(error))]
     if root is None:
         return {}, []
     if not isinstance(root, yaml.MappingNode):

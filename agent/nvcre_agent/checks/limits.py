@@ -5,7 +5,7 @@ Every number is there with its source; the rules hold none.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from nvcre_agent.operator_file import UnusableFileError, text_of, yaml_of
 
 _HYSTERESIS = ("raise_after_s", "clear_after_s")
 
@@ -135,9 +137,9 @@ def _mask_field(raw: Mapping[str, Any]) -> MaskField:
 
 def _merged(shipped: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise LimitsError(f"{path}: {error}") from error
+        given = yaml_of(text_of(path))
+    except UnusableFileError as error:
+        raise LimitsError(f"{path}: {error}") from None
     if not isinstance(given, dict):
         raise LimitsError(f"{path}: must be a mapping of checks, such as pcie_replays: {{per_min: 20}}")
     for check, keys in given.items():
@@ -171,7 +173,7 @@ def _changeable(known: Mapping[str, Any]) -> str:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_numbers(value: object) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from nvcre_protos.vocabulary import Blame, FaultClass
 
+from nvcre_agent.operator_file import LOADER, UnusableFileError, text_of, yaml_of
 from nvcre_agent.xid.model import Classification, Clears
 
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -111,12 +112,8 @@ def _built(main: Mapping[str, Any]) -> Catalogue:
 
 def _load(name: str) -> dict[str, Any]:
     text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    loaded: dict[str, Any] = _yaml(text)
+    loaded: dict[str, Any] = yaml.load(text, Loader=LOADER)  # noqa: S506 - a safe loader
     return loaded
-
-
-def _yaml(text: str) -> Any:
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
 
 
 def _classification(row: Mapping[str, Any], source: str = "") -> Classification:
@@ -144,11 +141,9 @@ def _unit(row: Mapping[str, Any]) -> LinkUnit:
 
 def _merged(main: dict[str, Any], path: Path) -> dict[str, Any]:
     try:
-        given = _yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise CatalogueError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise CatalogueError(f"{path}: is not YAML: {error}") from None
+        given = yaml_of(text_of(path))
+    except UnusableFileError as error:
+        raise CatalogueError(f"{path}: {error}") from None
     if not isinstance(given, dict):
         raise CatalogueError(f"{path}: must be a mapping with {' or '.join(_SECTIONS)}")
     for section, rows in given.items():
