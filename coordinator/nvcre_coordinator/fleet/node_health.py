@@ -158,7 +158,8 @@ class NodeHealthStore:
 
     def events(self, node: str, outbox_id: str, events: list[Event]) -> None:
         state = self._loaded(node)
-        told = [replace(event, incident=self._with_context(node, event.incident)) for event in events]
+        self._maintained(state)
+        told = [replace(event, incident=self._with_context(state, event.incident)) for event in events]
         state.ledger = fold_events(state.ledger, outbox_id, told)
         self._queue.add(node)
 
@@ -166,7 +167,8 @@ class NodeHealthStore:
         self, node: str, snapshot: Snapshot, *, boot_id: str, inventory: Inventory, monitors: tuple[Monitor, ...]
     ) -> None:
         state = self._loaded(node)
-        told = tuple(self._with_context(node, incident) for incident in snapshot.open)
+        self._maintained(state)
+        told = tuple(self._with_context(state, incident) for incident in snapshot.open)
         ended_by = RecoveredBy.REBOOT if state.rebooted else ""
         state.ledger = fold_snapshot(state.ledger, replace(snapshot, open=told, ended_by=ended_by))
         state.rebooted = False
@@ -174,14 +176,17 @@ class NodeHealthStore:
         state.reported = True
         self._queue.add(node)
 
-    def _with_context(self, node: str, incident: Incident) -> Incident:
-        """What the agent cannot know: whose program was hit, that the node is in maintenance."""
+    def _maintained(self, state: NodeRecord) -> bool:
+        facts = self._facts(state.name)
+        return state.maintained(None if facts is None else facts.maintenance, self._clock())
+
+    def _with_context(self, state: NodeRecord, incident: Incident) -> Incident:
+        """What the agent cannot know: whose program was hit, that the node was in maintenance."""
         application = incident.fault_class is FaultClass.APPLICATION
-        facts = self._facts(node)
         return msgspec.structs.replace(
             without_victims(incident),
-            workload=cut(self._workload_of(node, incident), WORKLOAD_BYTES) if application else "",
-            during_maintenance=facts is not None and facts.maintenance,
+            workload=cut(self._workload_of(state.name, incident), WORKLOAD_BYTES) if application else "",
+            during_maintenance=state.in_maintenance(incident.first_seen),
         )
 
     def monitors(self, node: str, monitors: tuple[Monitor, ...]) -> None:
@@ -287,7 +292,7 @@ class NodeHealthStore:
         now = self._clock()
         name, told = state.name, state.ledger.open
         facts = self._facts(name)
-        maintenance = facts is not None and facts.maintenance
+        maintenance = self._maintained(state)
         witnessed = self._crowd.witnessed(name, facts.nvlink_domain if facts is not None else "", told, now)
         if not maintenance:
             self._crowd.heat(name, told, now)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 from nvcre_kube.resources import JsonObject
@@ -13,13 +13,14 @@ from nvcre_coordinator.core.escalation import judged
 from nvcre_coordinator.core.incidents import Ledger, importance, maintenance_ended
 from nvcre_coordinator.core.link_faults import LinkEvent
 from nvcre_coordinator.core.localisation import ProbeResult
-from nvcre_coordinator.core.node_verdict import Assessment, GpuVerdict, Monitor, Observed, bad_gpus
+from nvcre_coordinator.core.node_verdict import Assessment, GpuVerdict, Monitor, Observed, Verdict, bad_gpus
 from nvcre_coordinator.fleet.status import Inventory, NodeHealthStatus
 from nvcre_coordinator.fleet.wire import cut
 from nvcre_coordinator.fleet.write_budget import WriteBudget
 
 MESSAGE_BYTES = 512
 GPU_MESSAGE_BYTES = 256
+TOLD_WITHIN = timedelta(seconds=5)  # of clocks, and from a maintenance's beginning until it is seen
 DELETED = "deleted"  # instead of a version
 KNOWN_VERSIONS = 32  # a watch lags behind a few writes at most; if it lags more, we read once too often
 
@@ -39,6 +40,7 @@ class NodeRecord:
     probes: tuple[ProbeResult, ...] = ()  # newest first
     lost_since: datetime | None = None
     rebooted: bool = False  # since its agent was heard last; until the next snapshot
+    maintained_since: datetime | None = None
     loaded: bool = False
     held: bool = False  # its verdict is held back by the circuit breaker
     stored: NodeHealthStatus = field(default_factory=NodeHealthStatus)
@@ -69,6 +71,21 @@ class NodeRecord:
         newest = self.ledger.cursors[-1]
         stored = next((each.seq for each in self.stored.cursors if each.outbox_id == newest.outbox_id), 0)
         return newest.seq - stored
+
+    def maintained(self, marked: bool | None, now: datetime) -> bool:
+        """Is the node in maintenance? `marked`: what its Node says; None where that is not known (yet): as before."""
+        stored = self.stored.verdict is Verdict.MAINTENANCE
+        if marked is False or (marked is None and not stored):
+            self.maintained_since = None
+            return False
+        if self.maintained_since is None:
+            self.maintained_since = (stored and self.stored.last_transition_time) or now
+        return True
+
+    def in_maintenance(self, began: datetime | None) -> bool:
+        """What is told in a maintenance may have begun before it, and is what the maintenance is for."""
+        since = self.maintained_since
+        return since is not None and (began is None or began >= since - TOLD_WITHIN)
 
     def observed(self, *, maintenance: bool, link_event: LinkEvent | None) -> Observed:
         """What the rules see; a maintenance that has ended gives back for judgement what it left open."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from nvcre_kube.client import KubeClient
 from nvcre_kube.resources import CONFIG_MAPS, NODE_HEALTHS, NODES, SECRETS
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
-from .conftest import NAMESPACE, FakeAgent, Fleet, add_node, agent_token, event, eventually, incident
+from .conftest import NAMESPACE, FakeAgent, Fleet, add_node, agent_token, event, eventually, incident, stamp
 
 
 async def healthy(client: KubeClient, fleet: Fleet, node: str = "node-1") -> FakeAgent:
@@ -168,6 +169,45 @@ async def test_37_maintenance_is_declared_on_the_node_and_what_is_left_open_is_j
     status = await fleet.until("node-1", lambda status: status["verdict"] == "Faulty")
     assert "duringMaintenance" not in status["incidents"][0]
     assert status["closedIncidents"][0]["duringMaintenance"]
+
+
+async def test_37_a_fault_that_is_told_late_is_not_of_the_maintenance_that_it_was_the_reason_for(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    await client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvcre.nvidia.com/maintenance": "rma"}}})
+    await fleet.until("node-1", lambda status: status["verdict"] == "Maintenance")
+    hour_ago = stamp(datetime.now(UTC) - timedelta(hours=1))
+    reset = event(3, incident("b", first_seen=hour_ago), pb.EVENT_KIND_RECOVERED)
+    await agent.events(event(1, incident("a")), event(2, incident("b", first_seen=hour_ago)), reset)
+    await agent.acked(3)
+    status = await fleet.status("node-1")
+    assert (status["verdict"], status["incidents"][0]["duringMaintenance"]) == ("Maintenance", True)
+    assert "duringMaintenance" not in status["closedIncidents"][0]  # a Job of that hour may read it
+
+
+async def test_37_a_new_leader_that_has_not_seen_the_nodes_yet_ends_no_maintenance(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    await client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvcre.nvidia.com/maintenance": "true"}}})
+    await fleet.until("node-1", lambda status: status["verdict"] == "Maintenance")
+    await agent.events(event(1, incident("a")))
+    await agent.acked(1)
+    await fleet.stop()
+    # No Node is selected: as before the first list of them has come.
+    fleet.settings = dataclasses.replace(fleet.settings, node_selector="nvidia.com/gpu.present=not-yet")
+    await fleet.start()
+    again = await fleet.agent(agent.token)
+    await again.connect()
+    await again.snapshot(incident("a"), seq=1)
+    await again.events(event(2, incident("b", code=48)))
+    await again.acked(2)
+    status = await fleet.status("node-1")
+    assert status["verdict"] == "Maintenance"
+    assert [told["duringMaintenance"] for told in status["incidents"]] == [True, True]
 
 
 async def test_41_many_nodes_at_once_are_one_alarm_and_accuse_none_of_them(client: KubeClient, fleet: Fleet) -> None:
