@@ -55,6 +55,7 @@ class Monitor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 @dataclass(frozen=True, slots=True)
 class Rules:
     recovery_hold: timedelta = timedelta(minutes=10)  # a fault that has just gone may be back
+    missing_hold: timedelta = timedelta(days=3)  # as long as a remedy counts (core/escalation.py)
     breaker_nodes: int = 5
     breaker_share: float = 0.20
     breaker_window: timedelta = timedelta(minutes=5)
@@ -132,6 +133,12 @@ def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:  # noqa: 
     if slow := _slow_probe(seen.probes):
         why = f"; {_sentence(warnings)}" if warnings else ""
         return Assessment(Verdict.SUSPECT, f"{slow.kind} probe: {slow.comparison}{why}")
+    if away := _stayed_away(seen, now, rules):
+        incident, left = away
+        assert incident.component is not None
+        where = component_text(incident.component)
+        text = f"{where} was lost and has not come back since the reboot; its agent has forgotten it"
+        return Assessment(Verdict.SUSPECT, f"{text}. Look for the card with lspci", left, incident.fault_class)
     if held := recently_recovered(seen, now, rules):
         incident, left = held
         text = f"{incident.message or incident.kind} has recovered and is watched for {minutes(rules.recovery_hold)}"
@@ -238,6 +245,25 @@ def recently_recovered(seen: Observed, now: datetime, rules: Rules) -> tuple[Inc
             continue
         left = ended + rules.recovery_hold - now
         if left > timedelta(0) and not any(at >= ended for at in passed):
+            return incident, left
+    return None
+
+
+def _stayed_away(seen: Observed, now: datetime, rules: Rules) -> tuple[Incident, timedelta] | None:
+    """A faulty GPU whose end was a reboot, and that is not there after it: no cure.
+
+    An agent that remembers the GPU says so itself; where a reboot makes the disk anew, only NodeHealth knows it.
+    """
+    if not seen.gpus or not all(gpu.pci_bus_id for gpu in seen.gpus):
+        return None
+    there = {gpu.uuid for gpu in seen.gpus} | {gpu.pci_bus_id for gpu in seen.gpus}
+    for incident in seen.closed:
+        part, ended = incident.component, incident.recovered_at
+        if part is None or ended is None or incident.recovered_by != RecoveredBy.REBOOT or not is_fault(incident):
+            continue
+        left = ended + rules.missing_hold - now
+        names = {part.uuid, part.pci_bus_id}
+        if part.kind is ComponentKind.GPU and all(names) and names.isdisjoint(there) and left > timedelta(0):
             return incident, left
     return None
 

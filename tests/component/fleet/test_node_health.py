@@ -210,6 +210,23 @@ async def test_37_a_new_leader_that_has_not_seen_the_nodes_yet_ends_no_maintenan
     assert [told["duringMaintenance"] for told in status["incidents"]] == [True, True]
 
 
+async def test_01_a_lost_gpu_that_a_reboot_does_not_bring_back_is_missed_though_its_agent_lost_its_memory(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    place = pb.Component(kind=pb.COMPONENT_KIND_GPU, index=5, uuid="GPU-5", pci_bus_id="00000000:20:00.0")
+    await agent.events(event(1, incident("a", component=place)))
+    await agent.acked(1)
+    again = await fleet.agent(agent.token, outbox_id="outbox-2")
+    await again.connect(boot_id="boot-2")
+    seven = [pb.Gpu(index=n, uuid=f"GPU-{n}", pci_bus_id=f"00000000:{0x1B + n:02X}:00.0") for n in range(8) if n != 5]
+    await again.snapshot(boot_id="boot-2", inventory=pb.Inventory(gpus=seven))
+    status = await fleet.until("node-1", lambda status: status["gpuCount"] == 7)
+    assert (status["verdict"], status["closedIncidents"][0]["recoveredBy"]) == ("Suspect", "Reboot")
+    assert "GPU 5 (GPU-5) was lost and has not come back since the reboot" in status["message"]
+
+
 async def test_41_many_nodes_at_once_are_one_alarm_and_accuse_none_of_them(client: KubeClient, fleet: Fleet) -> None:
     await fleet.start()
     agents = [await healthy(client, fleet, f"node-{number}") for number in range(5)]

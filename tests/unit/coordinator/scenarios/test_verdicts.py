@@ -135,6 +135,33 @@ def test_01_a_bus_loss_is_the_same_fault_however_it_was_found_out() -> None:
     assert judged([lost(NOW + timedelta(hours=2))], [silent])[0].fault_class is FaultClass.FATAL_HARDWARE
 
 
+@pytest.mark.parametrize(
+    ("fault", "gpus", "expected"),
+    [
+        pytest.param(ended(lost(), RecoveredBy.REBOOT), GPUS[:5] + GPUS[6:], Verdict.SUSPECT, id="away"),
+        pytest.param(ended(lost(), RecoveredBy.REBOOT), GPUS, Verdict.HEALTHY, id="back"),
+        pytest.param(
+            ended(lost(), RecoveredBy.REBOOT),
+            (*GPUS[:5], msgspec.structs.replace(GPUS[5], uuid="GPU-new"), *GPUS[6:]),
+            Verdict.HEALTHY,
+            id="another in its slot",
+        ),
+        pytest.param(ended(lost(), RecoveredBy.REPLACED), GPUS[:5] + GPUS[6:], Verdict.HEALTHY, id="taken out"),
+        pytest.param(
+            ended(lost(), RecoveredBy.SET_HEALTHY), GPUS[:5] + GPUS[6:], Verdict.HEALTHY, id="a person says so"
+        ),
+        pytest.param(ended(lost(injected=True), RecoveredBy.REBOOT), GPUS[:5] + GPUS[6:], Verdict.HEALTHY, id="a test"),
+        pytest.param(ended(lost(), RecoveredBy.REBOOT), (), Verdict.HEALTHY, id="no inventory yet"),
+    ],
+)
+def test_01_a_reboot_does_not_cure_a_gpu_that_is_not_there_after_it(
+    fault: Incident, gpus: tuple[Gpu, ...], expected: Verdict
+) -> None:
+    """The node's disk is made anew by a boot: its agent knows of seven GPUs and of nothing else."""
+    assert verdict(closed=(fault,), gpus=gpus, at=NOW + timedelta(hours=2)).verdict is expected
+    assert verdict(closed=(fault,), gpus=gpus, at=NOW + timedelta(days=4)).verdict is Verdict.HEALTHY
+
+
 @pytest.mark.parametrize("blame", [Blame.CONDITIONAL, Blame.NO])
 def test_07_a_contained_error_is_told_and_the_node_stays_schedulable(blame: Blame) -> None:
     contained = xid(94, FaultClass.APPLICATION, blame, pid=5, process="train")
