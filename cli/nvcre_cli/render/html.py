@@ -12,11 +12,10 @@ from importlib import resources
 
 from nvcre_kube.resources import JsonObject
 
-from nvcre_cli.outcome import FAILURES
 from nvcre_cli.render import charts
 from nvcre_cli.render.documents import overall
 from nvcre_cli.render.sizes import show_size
-from nvcre_cli.render.text import show_component, show_evidence
+from nvcre_cli.render.text import against, show_component, show_evidence, show_incident
 from nvcre_cli.report import JobReport, moment
 from nvcre_cli.terminal import printable
 
@@ -51,8 +50,7 @@ def _job(report: JobReport) -> str:
 
 
 def _verdict(report: JobReport) -> str:
-    against = [c for kind in FAILURES for c in report.conditions if c.get("type") == kind and c.get("status") == "True"]
-    said = [f"{c.get('type')}: {c.get('reason')}: {c.get('message', '')}" for c in against] or [report.headline]
+    said = against(report) or [report.headline]
     said += [text for text in (report.note, report.attribution) if text and text not in said]
     if report.simulated:
         said.append("simulated: the GPUs, the fabric and the faults come from a scenario")
@@ -119,7 +117,7 @@ def _time_line(goodput: JsonObject, report: JobReport) -> str:
         if (at := moment(past.get("at"))) is not None
     ]
     spans += [
-        charts.Span(seen, None, "incident", f"{incident['node']}: {_what(incident)}")
+        charts.Span(seen, None, "incident", f"{incident['node']}: {show_incident(incident)}")
         for incident in report.incidents
         if (seen := moment(incident.get("firstSeen"))) is not None
     ]
@@ -127,11 +125,6 @@ def _time_line(goodput: JsonObject, report: JobReport) -> str:
     begins = [time for time in (begin, *times) if time is not None]
     last: datetime | None = max((time for time in (end, *times) if time is not None), default=None)
     return charts.time_line(min(begins), last, spans) if begins and last is not None else ""
-
-
-def _what(incident: JsonObject) -> str:
-    code = f" {incident['code']}" if incident.get("code") else ""
-    return f"{incident.get('kind', '')}{code} {incident.get('message', '')}".strip()
 
 
 def _probes(report: JobReport) -> str:
@@ -154,7 +147,7 @@ def _incidents(report: JobReport) -> str:
             incident.get("firstSeen", ""),
             incident["node"],
             show_component(incident.get("component")),
-            _what(incident),
+            show_incident(incident),
             incident.get("faultClass", ""),
             incident.get("count", 1),
             ", ".join(incident.get("sources") or ()),

@@ -37,6 +37,18 @@ def show_evidence(evidence: Iterable[JsonObject]) -> str:
     return "\n".join(lines)
 
 
+def show_incident(incident: JsonObject) -> str:
+    """`Xid 79 GPU has fallen off the bus`."""
+    code = f" {incident['code']}" if incident.get("code") else ""
+    return f"{incident.get('kind', '')}{code} {incident.get('message', '')}".strip()
+
+
+def against(report: JobReport) -> list[str]:
+    """The conditions that make it a failure, the cause first."""
+    found = [c for kind in FAILURES for c in report.conditions if c.get("type") == kind and c.get("status") == "True"]
+    return [f"{c.get('type')}: {c.get('reason')}: {c.get('message', '')}" for c in found]
+
+
 def print_report(console: Console, report: JobReport) -> None:
     console.print(_verdict(report))
     parts = [
@@ -62,9 +74,9 @@ def _verdict(report: JobReport) -> Panel:
     lines = [
         Text.assemble((str(report.result), f"bold {COLOURS[report.result]}"), f"  {report.namespace}/{report.name}")
     ]
-    against = [c for kind in FAILURES for c in report.conditions if c.get("type") == kind and c.get("status") == "True"]
-    lines += [Text(f"{c.get('type')}: {c.get('reason')}: {c.get('message', '')}") for c in against]
-    if not against and report.headline:
+    said = against(report)
+    lines += map(Text, said)
+    if not said and report.headline:
         lines.append(Text(report.headline))
     if report.note and report.note != report.headline:
         lines.append(Text(report.note, style="yellow"))
@@ -200,13 +212,11 @@ def _incidents(report: JobReport) -> Table | None:
     for incident in report.incidents:
         component = incident.get("component") or {}
         where = f"{component.get('kind', '')} {component.get('index', '')}".strip()
-        code = f" {incident['code']}" if incident.get("code") else ""
-        what = f"{incident.get('kind', '')}{code} {incident.get('message', '')}".strip()
         cells = (
             str(incident.get("firstSeen", ""))[11:19],
             incident["node"],
             where,
-            what,
+            show_incident(incident),
             incident.get("faultClass", ""),
             incident.get("count", 1),
             ", ".join(incident.get("sources") or ()),

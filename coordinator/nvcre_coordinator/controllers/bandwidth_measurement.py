@@ -24,6 +24,7 @@ from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key, cached, cached_pod
+from nvcre_coordinator.controllers.kept_state import kept_in
 from nvcre_coordinator.controllers.log_follower import READ_DEADLINE_S, Kept, LogFollower, read_whole
 from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import measurement_lifecycle as lifecycle
@@ -121,7 +122,7 @@ class BandwidthMeasurementController:
             follower = None
         startable = pod is not None and pod.record.phase in ("Running", "Succeeded", "Failed")
         if follower is None and pod is not None and startable and pod.waiting != CRASH_LOOP:
-            follower = LogFollower(self._client, profile, pod, self._remembered(item))
+            follower = LogFollower(self._client, profile, pod, kept_in(item, names.ANNOTATION_BANDWIDTH, Kept))
             self._followers[key] = follower
             return min(1.0, _interval_s(item.view))
         if follower is not None and pod is not None and pod.record.phase == "Running":
@@ -164,7 +165,7 @@ class BandwidthMeasurementController:
             return _followed(follower) or LogRead(error=missing)
         if not lifecycle.readable(chosen):
             return LogRead(error=f"pod {chosen.name} has not finished")
-        kept = self._remembered(item)
+        kept = kept_in(item, names.ANNOTATION_BANDWIDTH, Kept)
         if follower is None and kept is not None and kept.pod_uid == chosen.uid:
             follower = self._followers[key] = LogFollower(self._client, profile, pods[chosen.uid], kept)
         if follower is not None and follower.uid == chosen.uid:
@@ -222,18 +223,6 @@ class BandwidthMeasurementController:
         return by_uid[chosen.uid] if chosen is not None else None
 
     # Keeping and writing
-
-    def _remembered(self, item: Cached[BandwidthMeasurement]) -> Kept | None:
-        """What the last coordinator wrote down."""
-        assert item.view is not None
-        text = item.view.metadata.annotations.get(names.ANNOTATION_BANDWIDTH)
-        if text is None:
-            return None
-        try:
-            return msgspec.json.decode(text, type=Kept)
-        except msgspec.DecodeError as error:
-            logger.warning("bandwidth state unreadable namespace=%s measurement=%s error=%r", *item.key, str(error))
-            return None
 
     async def _keep(self, item: Cached[BandwidthMeasurement], follower: LogFollower) -> Cached[BandwidthMeasurement]:
         """Before the status: that is written again from what was kept, and not the other way round."""

@@ -28,6 +28,7 @@ from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasure
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key
 from nvcre_coordinator.controllers.goodput_follower import Drained, GoodputFollower
+from nvcre_coordinator.controllers.kept_state import kept_in
 from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import goodput_status
 from nvcre_coordinator.core.conditions import Stamp
@@ -252,13 +253,8 @@ class GoodputMeasurementController:
         held = self._kept.get(item.key)
         if held is not None and held[0] == measurement.metadata.uid:
             return held[1]
-        text = measurement.metadata.annotations.get(names.ANNOTATION_GOODPUT)
-        if text is not None:
-            try:
-                return msgspec.json.decode(text, type=Kept)
-            except msgspec.DecodeError as error:
-                logger.warning("goodput state unreadable namespace=%s measurement=%s error=%r", *item.key, str(error))
-        return Kept(goodput_status.restore(measurement.status))
+        kept = kept_in(item, names.ANNOTATION_GOODPUT, Kept)
+        return kept if kept is not None else Kept(goodput_status.restore(measurement.status))
 
     async def _write(self, item: Cached[GoodputMeasurement], kept: Kept, status: GoodputMeasurementStatus) -> None:
         """The state first: a status that is older than it is written again, the other way round lines would be lost."""

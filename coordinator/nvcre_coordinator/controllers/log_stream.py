@@ -134,14 +134,17 @@ async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[
 async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """The same bytes in fewer pieces where they come faster than they are taken: a thread for each costs more."""
     waiting: list[bytes] = []
+    held = 0  # bytes of them
     arrived, taken = asyncio.Event(), asyncio.Event()
 
     async def read() -> None:
+        nonlocal held
         try:
             async for chunk in chunks:
                 waiting.append(chunk)
+                held += len(chunk)
                 arrived.set()
-                while sum(map(len, waiting)) >= GATHERED_BYTES:
+                while held >= GATHERED_BYTES:
                     taken.clear()
                     await taken.wait()
         finally:
@@ -155,6 +158,7 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
             if waiting:
                 piece = b"".join(waiting)
                 waiting.clear()
+                held = 0
                 taken.set()
                 yield piece
             if reading.done():
