@@ -1,7 +1,8 @@
 """Who has told of link faults lately, by NVLink domain: the memory behind core/link_faults.py.
 
 Holds only nodes with an open link fault. A domain is the clique that GPU feature discovery labels a node of a rack with
-(`nvidia.com/gpu.clique`); nodes without the label are one domain. Lost with the leader, and told anew by every stream.
+(`nvidia.com/gpu.clique`). A node without it shares no NVLink with others (HGX: links end inside the chassis) and is not
+held: nobody is a witness of what happens to it, nor it of others. Lost with the leader, told anew by every stream.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from nvcre_coordinator.core.incidents import Incident
-from nvcre_coordinator.core.link_faults import LinkEvent, LinkReport, link_event, reports
+from nvcre_coordinator.core.link_faults import CROWD, LinkEvent, LinkReport, link_event, reports
 
 ALARM_AGAIN = timedelta(days=1)
-MOST_NODES = 128  # of one domain; a rack has 72 at most, and without labels a whole fleet may be one
+MOST_NODES = 128  # of one domain; a rack has 72 GPUs, so no more nodes
 
 
 class LinkWatch:
@@ -24,7 +25,7 @@ class LinkWatch:
 
     def told(self, node: str, domain: str, open_now: Sequence[Incident]) -> frozenset[str]:
         """What the node has open now; returns the other nodes whose verdict this may change."""
-        now = reports(open_now)
+        now = reports(open_now) if domain else ()
         if self._domain_of.get(node, domain) != domain:
             self.forget(node)
         known = self._told.get(domain, {})
@@ -32,13 +33,14 @@ class LinkWatch:
             return frozenset()
         if now:
             in_domain = self._told.setdefault(domain, {})
-            in_domain[node] = now
-            if len(in_domain) > MOST_NODES:
+            if node not in in_domain and len(in_domain) >= MOST_NODES:
                 self.forget(next(iter(in_domain)))
+            in_domain[node] = now
             self._domain_of[node] = domain
         else:
             self.forget(node)
-        return frozenset(self._told.get(domain, {})) - {node}
+        others = frozenset(self._told.get(domain, {})) - {node}
+        return others if len(others) + 1 >= CROWD else frozenset()
 
     def event(self, node: str) -> LinkEvent | None:
         """The event that the node is a witness of."""

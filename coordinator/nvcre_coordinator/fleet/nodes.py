@@ -19,7 +19,7 @@ class NodeFacts:
     hostname: str  # the label's value: what a nodeSelector must say
     gpus: int  # allocatable
     maintenance: bool  # label or annotation nvcre.nvidia.com/maintenance, set by people
-    nvlink_domain: str = ""
+    nvlink_domain: str = ""  # empty: its own
 
 
 def node_facts(node: JsonObject) -> NodeFacts:
@@ -35,5 +35,14 @@ def node_facts(node: JsonObject) -> NodeFacts:
         hostname=labels.get(HOSTNAME_LABEL) or metadata["name"],
         gpus=int(gpus) if gpus.isdigit() else 0,
         maintenance=str(mark).lower() not in {"false", "", "0", "no"},
-        nvlink_domain=labels.get(CLIQUE_LABEL) or "",
+        nvlink_domain=_nvlink_domain(labels.get(CLIQUE_LABEL) or ""),
     )
+
+
+def _nvlink_domain(clique: str) -> str:
+    """ "CLUSTER-UUID.CLIQUE", the same on all nodes of a rack; empty: the node shares no NVLink with others.
+
+    NVML gives an HGX node without a rack-scale fabric a cluster UUID of zeros, which would be one rack of all of them
+    (https://github.com/meta-pytorch/torchcomms/pull/1385).
+    """
+    return clique if clique.partition(".")[0].strip("0-") else ""

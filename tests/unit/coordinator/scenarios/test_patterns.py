@@ -15,6 +15,7 @@ from nvcre_coordinator.core.link_faults import far_end, without_victims
 from nvcre_coordinator.core.node_verdict import Gpu, Observed, Rules, Verdict, assess, assess_gpus
 from nvcre_coordinator.core.occupants import Occupant, Occupants, program_of, workload_of
 from nvcre_coordinator.fleet.link_watch import LinkWatch
+from nvcre_coordinator.fleet.nodes import node_facts
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -185,6 +186,7 @@ def test_15_a_victim_is_not_blamed_though_the_driver_asks_for_its_reset() -> Non
     [
         pytest.param(1, "rack-1", timedelta(0), id="two nodes are no crowd"),
         pytest.param(5, "rack-2", timedelta(0), id="another rack"),
+        pytest.param(5, "", timedelta(0), id="others that share no NVLink"),
         pytest.param(5, "rack-1", timedelta(minutes=2), id="another minute"),
     ],
 )
@@ -194,6 +196,19 @@ def test_15_a_link_fault_without_a_crowd_stays_a_suspicion(others: int, domain: 
         rack.tell(f"other-{number}", link_fault(33, at=NOW - later), domain=domain)
     rack.tell("node-0", link_fault(33))
     assert rack.assess("node-0").verdict is Verdict.SUSPECT
+
+
+def test_15_nodes_without_a_rack_are_no_witnesses_of_each_other_and_cost_each_other_nothing() -> None:
+    """HGX nodes: their links end inside the chassis, whether their clique is not labelled or is of zeros."""
+    domains = [node_facts({"metadata": {"name": "n", "labels": labels}}).nvlink_domain for labels in HGX]
+    assert domains == ["", ""]
+    fleet = Rack()
+    looked_at = [fleet.tell(f"node-{number}", link_fault(33), domain=domains[number % 2]) for number in range(10)]
+    assert set(fleet.verdicts().values()) == {Verdict.SUSPECT}
+    assert looked_at == [frozenset()] * 10
+
+
+HGX: tuple[dict[str, str], ...] = ({}, {"nvidia.com/gpu.clique": "00000000-0000-0000-0000-000000000000.0"})
 
 
 def test_15_a_witness_is_suspect_all_the_same_for_another_link_that_died_yesterday() -> None:
@@ -210,8 +225,11 @@ def test_15_the_nodes_that_told_first_are_looked_at_again_and_memory_is_bounded(
     rack.tell("b", link_fault(33))
     assert rack.tell("c", link_fault(33)) == {"a", "b"}
     assert rack.tell("c", link_fault(33)) == frozenset()  # nothing new
-    for number in range(10_000):
-        rack.tell(f"n{number}", link_fault(33), domain="")
-    assert len(rack.watch._told[""]) <= 128
+    for number in range(1_000):
+        rack.tell(f"n{number}", link_fault(33), domain="mislabelled")
+    assert len(rack.watch._told["mislabelled"]) <= 128
+    rack.tell("n999", link_fault(34), domain="mislabelled")
+    for number in range(1_000):
+        rack.tell(f"n{number}", domain="mislabelled")
     assert rack.tell("c") == {"a", "b"}  # its link is back: two are no crowd
     assert rack.assess("a").verdict is Verdict.SUSPECT
