@@ -104,7 +104,7 @@ def _opened(name: str) -> BinaryIO:
 
 def _explain(stream: BinaryIO, out: TextIO, *, as_json: bool) -> int:
     log, reading = SavedLog(stream), Reading()
-    told = (one for entry in log for one in reading.feed(entry))
+    told = reading.read(log)
     if as_json:
         _print_json(told, reading, out)
     else:

@@ -6,7 +6,7 @@ somebody should look at the node. No blame follows from it. Memory is bounded wh
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from nvcre_agent.incidents import signals
 from nvcre_agent.kernel import context
 from nvcre_agent.kernel.envelope import Stamp, Writer, looks_like_kernel
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
+from nvcre_agent.kernel.order import InOrder
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.kernel.saved import Entry
 from nvcre_agent.xid.model import Classification
@@ -86,10 +87,11 @@ class Listed:
 
 
 class Reading:
-    """Feed it the entries in order; `node_suspect` and the totals are complete after the last one."""
+    """Read once; `node_suspect` and the totals are complete after the last event."""
 
     def __init__(self) -> None:
         self._parser = LineParser()
+        self._order = InOrder()
         self._believed = False  # whether further lines of the last entry may be the kernel's
         self._losses: dict[str, tuple[int, KernelEventKind, Stamp | None]] = {}
         self._recovery: dict[str, int] = {}  # address -> recovery action the driver asked for last
@@ -114,7 +116,17 @@ class Reading:
     def recovery_asked(self) -> dict[str, int]:
         return {address: action for address, action in self._recovery.items() if action}
 
-    def feed(self, entry: Entry) -> Iterator[Told]:
+    def read(self, entries: Iterable[Entry]) -> Iterator[Told]:
+        for entry in entries:
+            if self._order and context.begins_a_boot(entry.text):
+                yield from (self._tell(*one) for one in self._order.rest())
+            self._feed(entry)
+            if self._order:
+                settled = self._order.settled(entry.line, self._parser.unfinished)
+                yield from (self._tell(*one) for one in settled)
+        yield from (self._tell(*one) for one in self._order.rest())
+
+    def _feed(self, entry: Entry) -> None:
         if not entry.text and not entry.continues:  # of the kernel or not, it says nothing
             self._parser.skip()
             self._believed = entry.writer is not Writer.PROCESS
@@ -129,7 +141,7 @@ class Reading:
         some = False
         for event in found:
             some = True
-            yield self._tell(event, entry)
+            self._order.add(event, entry)
         if believed:
             self._learn(entry, some)
         elif _quotes(entry.text):

@@ -86,10 +86,9 @@ async def _read(data: bytes, node: Node) -> None:
 def saved_log(data: bytes) -> None:
     """A file that a person gives to `nvcre-agent kernel-log`."""
     log, reading = SavedLog(io.BytesIO(data)), Reading()
-    for entry in log:
-        assert 1 <= entry.line <= log.counts.lines
-        for told in reading.feed(entry):
-            json.dumps(told.to_json())
+    for told in reading.read(log):
+        assert 1 <= told.event.line <= log.counts.lines
+        json.dumps(told.to_json())
     assert len(reading.rows) <= MAX_ROWS
     assert len(reading.identities) <= MAX_ADDRESSES
     worst = reading.worst()

@@ -32,7 +32,11 @@ _OOM = re.compile(
 _MCE = re.compile(
     r"mce: (?:\[Hardware Error\]: |(?P<consumed>(?=Uncorrected hardware memory error in )))(?P<message>.{1,200})"
 )
-_MCE_HEAD = re.compile(r"CPU \d+: Machine Check(?: Exception)?: ")
+_MCE_HEAD = re.compile(
+    r"CPU \d+: Machine Check(?P<exception> Exception)?: "
+    r"(?:[0-9a-fA-F]{1,16} Bank \d{1,3}: (?P<status>[0-9a-fA-F]{16})\b)?"
+)
+_UNCORRECTED = 1 << 61  # UC of MCi_STATUS
 _MCE_DECODED = re.compile(
     r"\[Hardware Error\]: "
     r"(?P<message>(?P<word>Corrected|Deferred|Uncorrected|System Fatal)\b[^.]{0,64} ?error\b.{0,100})"
@@ -146,9 +150,10 @@ def oom_kill(line: str) -> KernelEvent | None:
 def machine_check(line: str) -> KernelEvent | None:
     """One event for each machine check: its first line, an EDAC count, or a page taken out of use."""
     if (found := _MCE.match(line)) is not None:
-        if _MCE_HEAD.match(found["message"]) is None and found["consumed"] is None:
+        head = _MCE_HEAD.match(found["message"])
+        if head is None and found["consumed"] is None:
             return None  # TSC, PROCESSOR and similar lines are details
-        severe = found["consumed"] is not None or "Exception" in found["message"][:40]
+        severe = head is None or head["exception"] or (head["status"] and int(head["status"], 16) & _UNCORRECTED)
         severity = "Uncorrected" if severe else "Corrected"
         return KernelEvent(KernelEventKind.MCE, found["message"].rstrip(), line, severity=severity)
     if (found := _MCE_DECODED.match(line) or _FIRMWARE_ERROR.match(line)) is not None:

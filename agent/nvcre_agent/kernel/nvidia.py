@@ -20,7 +20,7 @@ _MMU_CLIENT = re.compile(r"\b((?:GPC|HUB)CLIENT_\w{1,32}) faulted\b")
 _PID = re.compile(r"pid=('?<unknown>'?|\d{1,10})(?:, *|$)")
 _NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
-_LINK = re.compile(r"\bon link (\d{1,3})\b")
+_LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
 _SXID = re.compile(rf"nvidia-nvswitch(\d{{0,3}}): SXid \((?:PCI:)?({_PCI})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
 _SXID_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _SXID_LINK = re.compile(r"\bLink (\d{1,3})\b")
@@ -141,6 +141,10 @@ class BusDropLines:
     def __init__(self) -> None:
         self._open: deque[_Adapter] = deque(maxlen=self.MAX_OPEN)
         self._lines_left = 0  # of the driver, until the open ones are given up
+
+    @property
+    def unfinished(self) -> int | None:
+        return self._open[0].number if self._open else None
 
     def feed(self, line: str, number: int = 0) -> KernelEvent | None:
         if (found := _ADAPTER.match(line)) is not None:

@@ -39,6 +39,11 @@ class LineParser:
             if (event := self._line(one[:MAX_LINE].rstrip("\r"), line)) is not None:
                 yield event if event.line else replace(event, line=line)
 
+    @property
+    def unfinished(self) -> int | None:
+        """Where an event begins whose end is still to come."""
+        return self._bus_drop.unfinished
+
     def skip(self) -> None:
         """A record that is none of ours."""
         self._driver_record = False

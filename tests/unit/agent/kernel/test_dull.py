@@ -27,7 +27,7 @@ DULL = [
 def answer(log: str) -> tuple[Any, ...]:
     reading = Reading()
     saved = SavedLog(io.BytesIO(log.encode()))
-    told = [(one.to_json(), one.verdict) for entry in saved for one in reading.feed(entry)]
+    told = [(one.to_json(), one.verdict) for one in reading.read(saved)]
     return told, reading.node_suspect, reading.notes, reading.quoted, reading.unread, reading.recognised, saved.counts
 
 

@@ -61,7 +61,7 @@ PREFIXES = {
 
 def read(log: str) -> tuple[list[Told], Reading]:
     reading = Reading()
-    return [told for entry in SavedLog(io.BytesIO(log.encode())) for told in reading.feed(entry)], reading
+    return list(reading.read(SavedLog(io.BytesIO(log.encode())))), reading
 
 
 @pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES.keys())

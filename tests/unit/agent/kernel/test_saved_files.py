@@ -28,7 +28,7 @@ class Case:
 def read(log: str | bytes) -> tuple[list[Told], Reading, Counts]:
     saved = SavedLog(io.BytesIO(log if isinstance(log, bytes) else log.encode()))
     reading = Reading()
-    return [told for entry in saved for told in reading.feed(entry)], reading, saved.counts
+    return list(reading.read(saved)), reading, saved.counts
 
 
 def short(told: Told) -> tuple[int, str, str | None, bool | None]:

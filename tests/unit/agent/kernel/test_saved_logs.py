@@ -15,7 +15,7 @@ LABELS = {True: "hardware", False: "not hardware", None: "unknown"}
 
 def read(log: str) -> tuple[list[Told], Reading]:
     reading = Reading()
-    return [told for entry in SavedLog(io.BytesIO(log.encode())) for told in reading.feed(entry)], reading
+    return list(reading.read(SavedLog(io.BytesIO(log.encode())))), reading
 
 
 def short(told: Told) -> list[Any]:

@@ -84,7 +84,7 @@ HANDED_ON = {
 def read(log: str | bytes) -> tuple[list[Told], Reading]:
     reading = Reading()
     saved = SavedLog(io.BytesIO(log if isinstance(log, bytes) else log.encode()))
-    return [told for entry in saved for told in reading.feed(entry)], reading
+    return list(reading.read(saved)), reading
 
 
 @pytest.mark.parametrize("log", HANDED_ON.values(), ids=HANDED_ON.keys())
