@@ -15,7 +15,7 @@ from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.checks.limits import Limits
 from nvcre_agent.checks.model import Component, Finding, Undecided
 from nvcre_agent.host.model import Host
-from nvcre_agent.nvml.snapshot import GpuSnapshot, Snapshot
+from nvcre_agent.nvml.snapshot import GpuSnapshot, Snapshot, Unread
 
 # https://docs.nvidia.com/deploy/nvml-api/ (NVML_GPU_FABRIC_STATE_*, NVML_GPU_FABRIC_HEALTH_SUMMARY_*)
 _STATES = {1: "not started", 2: "in progress"}
@@ -51,7 +51,9 @@ def fabric_registration(snapshot: Snapshot, baseline: Baseline, limits: Limits) 
 def fabric_status(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
     """The outcome of a registration that is over; before that the value means nothing."""
 
-    def failed(gpu: GpuSnapshot, status: int) -> Finding | None:
+    def failed(gpu: GpuSnapshot, status: int) -> Finding | Undecided | None:
+        if isinstance(gpu.fabric_state, Unread):
+            return Undecided(gpus.key("fabric_status", gpu.identity))
         if not _has_failed(gpu):
             return None
         return gpus.finding(
@@ -71,8 +73,10 @@ def fabric_status(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Ite
 def fabric_health(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
     """The health mask bit by bit, and the summary where the driver has one (some H100 always say "not supported")."""
 
-    def sick(gpu: GpuSnapshot, mask: int) -> Finding | None:
+    def sick(gpu: GpuSnapshot, mask: int) -> Finding | Undecided | None:
         faults, recovering = _decoded(gpu, mask, limits)
+        if not faults and gpu.fabric_health_summary is Unread.FAILED:
+            return Undecided(gpus.key("fabric_health", gpu.identity))
         if not faults and not recovering:
             return None
         return gpus.finding(

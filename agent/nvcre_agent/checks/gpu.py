@@ -14,15 +14,17 @@ from nvcre_agent.checks.model import Component, Finding, Undecided
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Reading, Snapshot, Unread
 
 Value: TypeAlias = Callable[[GpuSnapshot], Reading]
-Verdict: TypeAlias = Callable[[GpuSnapshot, int], Finding | None]
+Verdict: TypeAlias = Callable[[GpuSnapshot, int], Finding | Undecided | None]
+
+NOT_TOLD = "the driver does not tell it of this GPU"
 
 
 def read(snapshot: Snapshot, check: str, value: Value) -> Iterator[tuple[GpuSnapshot, int | Undecided]]:
-    """One value of every GPU; not supported means that this check has nothing to say about the GPU."""
+    """One value of every GPU; not supported is no sign of health: a driver in trouble says it of what it once told."""
     for gpu in snapshot.gpus:
         match gpu.access or value(gpu):
             case Unread.NOT_SUPPORTED:
-                pass
+                yield gpu, Undecided(key(check, gpu.identity), NOT_TOLD)
             case Unread():
                 yield gpu, Undecided(key(check, gpu.identity))
             case number:

@@ -68,7 +68,7 @@ def row_remap_failure(snapshot: Snapshot, baseline: Baseline, limits: Limits) ->
             remedy="replace the GPU; a reset may hide the flag but does not repair the memory",
         )
 
-    return _remapping(snapshot, "row_remap_failure", lambda gpu: gpu.remap_failure, failed)
+    return gpus.judge(snapshot, "row_remap_failure", lambda gpu: gpu.remap_failure, failed)
 
 
 def row_remap_pending(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -84,14 +84,15 @@ def row_remap_pending(snapshot: Snapshot, baseline: Baseline, limits: Limits) ->
             remedy=_AT_NEXT_DRAIN,
         )
 
-    return _remapping(snapshot, "row_remap_pending", lambda gpu: gpu.remap_pending, pending)
+    return gpus.judge(snapshot, "row_remap_pending", lambda gpu: gpu.remap_pending, pending)
 
 
 def row_remap_limit(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
-    def full(gpu: GpuSnapshot, value: int) -> Finding | None:
-        rows = sum(n for n in (gpu.remapped_correctable, gpu.remapped_uncorrectable) if isinstance(n, int))
+    def full(gpu: GpuSnapshot, value: int) -> Finding | Undecided | None:
+        rows = value + (gpu.remapped_correctable if isinstance(gpu.remapped_correctable, int) else 0)
         if rows < limits.row_remap_limit_rows:
-            return None
+            unread = isinstance(gpu.remapped_correctable, Unread)
+            return Undecided(gpus.key("row_remap_limit", gpu.identity)) if unread else None
         return gpus.finding(
             "row_remap_limit",
             gpu.identity,
@@ -101,7 +102,7 @@ def row_remap_limit(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> I
             remedy="replace the GPU: the next faulty row cannot be remapped",
         )
 
-    return _remapping(snapshot, "row_remap_limit", lambda gpu: gpu.remapped_uncorrectable, full)
+    return gpus.judge(snapshot, "row_remap_limit", lambda gpu: gpu.remapped_uncorrectable, full)
 
 
 def retired_pages(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -143,13 +144,3 @@ def page_retirement_pending(snapshot: Snapshot, baseline: Baseline, limits: Limi
         )
 
     return gpus.judge(snapshot, "page_retirement_pending", lambda gpu: gpu.retired_pages_pending, pending)
-
-
-def _remapping(
-    snapshot: Snapshot, check: str, value: gpus.Value, verdict: gpus.Verdict
-) -> Iterator[Finding | Undecided]:
-    """NVML does not tell remapped rows while MIG instances exist: what was found before stays as it is."""
-    for gpu in snapshot.gpus:
-        if gpu.access is None and gpu.mig_mode == 1 and value(gpu) is Unread.NOT_SUPPORTED:
-            yield Undecided(gpus.key(check, gpu.identity), "MIG instances hide the remapped rows")
-    yield from gpus.judge(snapshot, check, value, verdict)

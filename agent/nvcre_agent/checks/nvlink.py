@@ -21,7 +21,8 @@ def nvlink_down(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Itera
 
     Where no link of the node was ever up the GPUs are not bridged or the fabric manager does not run: nobody's fault
     here.  A GPU without NVLink has no readings at all (the driver tests for presence).  While the fabric comes up its
-    links are inactive, and that is a waiting state of fabric_registration.
+    links are inactive, and that is a waiting state of fabric_registration.  A driver in trouble may tell of fewer links
+    than before: that ends nothing.
     """
     peers_up = any(1 in gpu.nvlinks for gpu in snapshot.gpus)
     for gpu in snapshot.gpus:
@@ -33,6 +34,8 @@ def nvlink_down(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Itera
             yield Undecided(key)
         known = baseline.gpus.get(gpu.identity.uuid)
         seen_up = known.nvlinks_seen_up if known else frozenset()
+        if len(gpu.nvlinks) <= max(seen_up, default=0):
+            yield Undecided(key, gpus.NOT_TOLD)
         down = [link for link, up in enumerate(gpu.nvlinks) if up == 0 and (peers_up or link in seen_up)]
         if not down:
             continue

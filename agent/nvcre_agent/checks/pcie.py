@@ -25,8 +25,7 @@ def pcie_link(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterato
         if gpu.access is not None:
             yield Undecided(key)
         elif Unread.NOT_SUPPORTED in readings:
-            if gpu.mig_mode == 1:
-                yield Undecided(key, "MIG hides how busy the GPU is")
+            yield Undecided(key, "MIG hides how busy the GPU is" if gpu.mig_mode == 1 else gpus.NOT_TOLD)
         elif any(isinstance(value, Unread) for value in readings):
             yield Undecided(key)
         elif not _works(gpu, limits):

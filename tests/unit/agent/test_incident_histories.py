@@ -175,6 +175,8 @@ NO_ACTION = Unread.NOT_SUPPORTED
         ([snapshot(access=Unread.RESET_REQUIRED), snapshot()], True),
         ([snapshot(access=Unread.RESET_REQUIRED), snapshot(action=1)], False),
         ([snapshot(access=Unread.RESET_REQUIRED), snapshot(action=NO_ACTION)], True),
+        ([snapshot(action=1), snapshot(action=NO_ACTION)], False),
+        ([snapshot(action=1), snapshot(access=Unread.RESET_REQUIRED), snapshot(action=NO_ACTION)], False),
         ([snapshot(access=Unread.LOST), snapshot()], False),
         ([snapshot()], False),
     ],

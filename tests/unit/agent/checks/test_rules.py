@@ -140,11 +140,19 @@ def test_a_value_that_cannot_be_read_never_accuses(reading: str) -> None:
 
 
 @pytest.mark.parametrize(("gpu", "check"), [(gpu, check) for gpu, check, *_ in FAULTS if gpu.access is None])
-def test_what_was_found_stays_undecided_while_it_cannot_be_read(gpu: GpuSnapshot, check: str) -> None:
-    """Whatever reading a finding rests on: it never goes away because a call fails."""
+@pytest.mark.parametrize("why", [Unread.FAILED, Unread.NOT_SUPPORTED])
+def test_what_was_found_never_goes_away_because_a_call_fails(gpu: GpuSnapshot, check: str, why: Unread) -> None:
+    """Whatever reading a finding rests on, all of them or one; a driver in trouble says "not supported" too."""
     rests_on = [name for name in READINGS if getattr(gpu, name) != getattr(healthy(5), name)]
-    unread = replace(gpu, **dict.fromkeys(rests_on, Unread.FAILED))
-    assert f"{check}/GPU-5" in undecided(with_gpu(5, unread), BASELINE)
+    for names in (rests_on, *([name] for name in rests_on)):
+        seen = with_gpu(5, replace(gpu, **dict.fromkeys(names, why)))
+        still = undecided(seen, BASELINE).keys() | {found.key for found in findings(seen, BASELINE)}
+        assert f"{check}/GPU-5" in still, names
+
+
+def test_links_that_are_not_told_any_more_are_not_up() -> None:
+    for links in ((), (1,) * 3, (1, Unread.FAILED)):
+        assert "nvlink_down/GPU-5" in undecided(with_gpu(5, healthy(5, nvlinks=links)), BASELINE)
 
 
 @pytest.mark.parametrize("why", [Unread.LOST, Unread.RESET_REQUIRED, Unread.FAILED, Unread.NO_PERMISSION])
