@@ -32,6 +32,7 @@ from nvcre_kube.resources import (
 
 from support.api_server import ApiServer, api_server
 from support.eventually import eventually
+from support.owners import batch_job
 from support.processes import clean_environment, end, wait_for_file
 
 NAMESPACE = "default"
@@ -225,7 +226,12 @@ class Fleet:
         pod: JsonObject = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "labels": labels,
+                "ownerReferences": [batch_job(f"{job}-workload-node-0")],
+            },
             "spec": {
                 "nodeName": node,
                 "containers": [{"name": "node", "image": image, "resources": {"limits": {"nvidia.com/gpu": "8"}}}],

@@ -39,6 +39,7 @@ from nvcre_kube.resources import (
 
 from support.api_server import api_server
 from support.eventually import eventually
+from support.owners import batch_job
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 30.0
@@ -251,6 +252,7 @@ class Cluster:
             "metadata": {
                 "name": name,
                 "namespace": NAMESPACE,
+                "ownerReferences": [batch_job(f"{job}-workload-{replicated_job}-0")],
                 "labels": {
                     "jobset.sigs.k8s.io/jobset-name": f"{job}-workload",
                     "jobset.sigs.k8s.io/replicatedjob-name": replicated_job,

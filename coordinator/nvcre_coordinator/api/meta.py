@@ -40,6 +40,10 @@ class ObjectMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     deletion_timestamp: datetime | None = None  # when the grace ends, not when the deletion was asked for
     deletion_grace_period_seconds: int | None = None
 
+    @property
+    def has_controller(self) -> bool:
+        return any(owner.controller for owner in self.owner_references)
+
     def controlled_by(self, uid: str) -> bool:
         return any(owner.controller and owner.uid == uid for owner in self.owner_references)
 

@@ -158,7 +158,7 @@ class BandwidthMeasurementController:
             return _followed(follower) or LogRead(error="the Job is gone")
         run = workload_name(job.metadata.name)
         listed = await self._client.list(PODS, key[0], label_selector=f"{names.LABEL_JOBSET}={run}")
-        pods = {pod.record.uid: pod for pod in map(cached_pod, listed)}
+        pods = {pod.record.uid: pod for pod in map(cached_pod, listed) if pod.jobset}
         chosen = lifecycle.choose_pod([pod.record for pod in pods.values()], profile.replicated_job)
         if chosen is None:
             missing = f"no pod of the replicated job {profile.replicated_job!r} exists (LogProfile {profile.name})"

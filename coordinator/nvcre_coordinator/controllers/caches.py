@@ -66,7 +66,7 @@ class Cached(Generic[T]):
 @dataclass(frozen=True, slots=True)
 class CachedPod:
     namespace: str
-    jobset: str
+    jobset: str  # empty for a pod that nothing controls: anybody may copy the label, and the attempt with it
     record: PodRecord
     containers: tuple[str, ...]
     waiting: str  # why the first container waits, such as CrashLoopBackOff
@@ -105,7 +105,7 @@ def cached_pod(obj: dict[str, Any]) -> CachedPod:
     waits = [container.state.waiting.reason or "" for container in pod.containers if container.state.waiting]
     return CachedPod(
         namespace=pod.metadata.namespace,
-        jobset=pod.metadata.labels.get(names.LABEL_JOBSET, ""),
+        jobset=pod.metadata.labels.get(names.LABEL_JOBSET, "") if pod.metadata.has_controller else "",
         record=observe(pod),
         containers=tuple(container.name for container in pod.containers),
         waiting=waits[0] if waits else "",

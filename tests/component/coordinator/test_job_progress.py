@@ -10,6 +10,7 @@ from typing import Any
 
 from nvcre_kube.resources import CONFIG_MAPS, GOODPUT_MEASUREMENTS, PODS, TRAIN_JOBS
 from support.eventually import eventually
+from support.owners import batch_job
 
 NAMESPACE = "default"
 EVERY_SECOND = {"logProfileRef": "megatron-training", "sampleInterval": "1s"}
@@ -124,6 +125,7 @@ async def test_a_run_without_room_says_so_in_the_scheduler_s_words_and_goes_on(c
             "name": "homeless",
             "namespace": NAMESPACE,
             "labels": {"jobset.sigs.k8s.io/jobset-name": "blocked-workload"},
+            "ownerReferences": [batch_job("blocked-workload-node-0")],
         },
         "spec": {"containers": [{"name": "node", "image": "any"}]},
     }

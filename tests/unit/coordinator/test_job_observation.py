@@ -18,6 +18,7 @@ from nvcre_coordinator.core.observed import Observed, WorkloadPhase
 from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
 from nvcre_kube.client import ApiError
 from nvcre_kube.resources import PODS, TRAIN_JOBS
+from support.owners import batch_job
 
 
 class World:
@@ -135,7 +136,8 @@ async def test_the_pods_of_a_failed_run_are_asked_for_once_where_no_cache_has_se
     world.pods = [
         {
             "metadata": {
-                "name": "p", "namespace": "team", "uid": "p", "labels": labels, "creationTimestamp": created
+                "name": "p", "namespace": "team", "uid": "p", "labels": labels, "creationTimestamp": created,
+                "ownerReferences": [batch_job("run-workload-node-0")],
             },
             "spec": {"nodeName": "n7"},
             "status": {"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": terminated}}]},
@@ -148,3 +150,21 @@ async def test_the_pods_of_a_failed_run_are_asked_for_once_where_no_cache_has_se
         assert [(pod.node, pod.failed) for pod in seen.pods] == [("n7", True)]
         assert seen.group == ("n7",)
     assert world.listed == [("team", "jobset.sigs.k8s.io/jobset-name=run-workload")]
+
+
+async def test_a_pod_that_nothing_controls_is_not_the_run_s_whatever_its_labels_say(build: Any, world: World) -> None:
+    """Its attempt would be taken for the last one, and hide the pods that failed."""
+    job = build.started()
+    ended = build.then(job, decide(Observed(job, workload=build.workload(WorkloadPhase.FAILED)), build.at(60)))
+    terminated = {"exitCode": 1, "reason": "Error", "finishedAt": build.at(59).isoformat()}
+
+    def pod(name: str, attempt: int, **more: Any) -> dict[str, Any]:
+        labels = {"jobset.sigs.k8s.io/jobset-name": "run-workload", "jobset.sigs.k8s.io/restart-attempt": str(attempt)}
+        created = build.at(1).isoformat()
+        metadata = {"name": name, "namespace": "team", "uid": name, "labels": labels, "creationTimestamp": created}
+        status = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": terminated}}]}
+        return {"metadata": metadata | more, "spec": {"nodeName": "n7"}, "status": status}
+
+    world.pods = [pod("ours", 0, ownerReferences=[batch_job("run-workload-node-0")]), pod("copied", 9)]
+    seen, _ = await world.observer().observe(ended, build.at(62), build.at(0))
+    assert [record.name for record in seen.pods] == ["ours"]
