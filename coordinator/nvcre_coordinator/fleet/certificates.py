@@ -4,7 +4,8 @@ Agents check the coordinator's certificate against the CA in the ConfigMap `nvcr
 the Secret missing and make one; the API server's AlreadyExists or Conflict picks the winner and the loser reads what
 won. The CA lives for ten years and the serving certificate for ninety days; `TlsKeeper` looks again regularly, renews a
 third before the end, and hands the newest certificate to every new TLS handshake without a restart. A CA that nears its
-own end is replaced, and the old one stays in the published bundle until it expires, so that no agent is locked out.
+own end is replaced in two steps: the new one is published beside the old one, which stays in the bundle until it
+expires; it signs from the first renewal on that comes a day later or cannot wait. So no agent is locked out.
 
 With `manage=False` (cert-manager, or an operator's own files in the Secret) nothing is created, only read.
 """
@@ -38,6 +39,7 @@ CA_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
 BACKDATE = timedelta(hours=1)  # agents' clocks are not ours
 LOOK_AGAIN_S = 3600.0
+SETTLED = timedelta(days=1)  # a new CA has come to every agent's file by then
 RETRY_S = 5.0
 ATTEMPTS = 5
 
@@ -136,8 +138,11 @@ def renewed(material: TlsMaterial | None, dns_names: tuple[str, ...], now: datet
             ca_key, newest = new_authority(now)
             alive = [old for old in bundle[:2] if old.not_valid_after_utc > now]
             ca_cert = newest + b"".join(old.public_bytes(serialization.Encoding.PEM) for old in alive)
-        if not fresh_ca and not _due(serving, now) and _covers(serving, dns_names) and _signed_by(serving, bundle[0]):
-            return material
+        trusted = _covers(serving, dns_names) and any(_signed_by(serving, authority) for authority in bundle)
+        young = fresh_ca or now < bundle[0].not_valid_before_utc + SETTLED
+        lasts = now + SETTLED < serving.not_valid_after_utc
+        if trusted and (not _due(serving, now) or (young and lasts)):
+            return TlsMaterial(ca_key, ca_cert, material.key, material.cert) if fresh_ca else material
         return TlsMaterial(ca_key, ca_cert, *new_serving(ca_key, ca_cert, dns_names, now))
     except (ValueError, TypeError) as error:
         raise CertificateError(

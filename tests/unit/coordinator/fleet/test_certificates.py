@@ -13,6 +13,7 @@ from nvcre_coordinator.fleet.certificates import (
     CertificateError,
     TlsMaterial,
     names,
+    new_serving,
     renewed,
 )
 
@@ -57,10 +58,28 @@ def test_a_certificate_that_lacks_a_name_is_made_anew(material: TlsMaterial) -> 
     assert renewed(material, (*NAMES, "another.example"), NOW).cert != material.cert
 
 
-def test_a_new_authority_keeps_the_old_one_in_the_bundle(material: TlsMaterial) -> None:
+def served_since(material: TlsMaterial, then: datetime) -> TlsMaterial:
+    key, cert = new_serving(material.ca_key, material.ca_cert, NAMES, then)
+    return replace(material, key=key, cert=cert)
+
+
+@pytest.mark.parametrize("age", [SERVING_LIFE * 0, SERVING_LIFE * 0.7])
+def test_a_new_authority_is_published_beside_the_old_one_before_it_signs(material: TlsMaterial, age: timedelta) -> None:
+    """Also where the serving certificate is due at the same time."""
+    later = NOW + CA_LIFE * 0.7
+    before = served_since(material, later - age)
+    published = renewed(before, NAMES, later)
+    assert authorities(published)[1:] == authorities(material)
+    assert (published.key, published.cert) == (before.key, before.cert)
+    assert renewed(published, NAMES, later + timedelta(hours=1)) is published
+    switched = renewed(published, NAMES, later - age + max(SERVING_LIFE * 0.7, age + timedelta(days=2)))
+    assert switched.ca_cert == published.ca_cert
+    serving(switched).verify_directly_issued_by(authorities(published)[0])
+
+
+def test_a_new_authority_signs_at_once_where_the_serving_certificate_is_at_its_end(material: TlsMaterial) -> None:
     fresh = renewed(material, NAMES, NOW + CA_LIFE * 0.7)
-    assert len(authorities(fresh)) == 2
-    assert authorities(fresh)[1] == authorities(material)[0]
+    assert authorities(fresh)[1:] == authorities(material)
     serving(fresh).verify_directly_issued_by(authorities(fresh)[0])
 
 
