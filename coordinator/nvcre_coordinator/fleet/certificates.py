@@ -5,7 +5,8 @@ the Secret missing and make one; the API server's AlreadyExists or Conflict pick
 won. The CA lives for ten years and the serving certificate for ninety days; `TlsKeeper` looks again regularly, renews a
 third before the end, and hands the newest certificate to every new TLS handshake without a restart. A CA that nears its
 own end is replaced in two steps: the new one is published beside the old one, which stays in the bundle until it
-expires; it signs from the first renewal on that comes a day later or cannot wait. So no agent is locked out.
+expires; it signs from the first renewal on that comes a day later or cannot wait. So no agent is locked out. Only a
+Secret that is lost, or deleted, starts anew: agents fail until the new ConfigMap has come to them.
 
 With `manage=False` (cert-manager, or an operator's own files in the Secret) nothing is created, only read.
 """
@@ -38,7 +39,7 @@ SERVICE = "nvcre-coordinator"
 CA_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
 BACKDATE = timedelta(hours=1)  # agents' clocks are not ours
-LOOK_AGAIN_S = 3600.0
+LOOK_AGAIN_S = 60.0  # where somebody deleted the Secret, another replica may serve by a CA that agents do not have yet
 SETTLED = timedelta(days=1)  # a new CA has come to every agent's file by then
 RETRY_S = 5.0
 ATTEMPTS = 5
@@ -133,15 +134,15 @@ def renewed(material: TlsMaterial | None, dns_names: tuple[str, ...], now: datet
         bundle = x509.load_pem_x509_certificates(material.ca_cert)
         serving = x509.load_pem_x509_certificate(material.cert)
         ca_key, ca_cert = material.ca_key, material.ca_cert
-        fresh_ca = not bundle or _due(bundle[0], now)
+        fresh_ca = _due(bundle[0], now)
         if fresh_ca:
             ca_key, newest = new_authority(now)
-            alive = [old for old in bundle[:2] if old.not_valid_after_utc > now]
-            ca_cert = newest + b"".join(old.public_bytes(serialization.Encoding.PEM) for old in alive)
+            bundle = [old for old in bundle[:2] if old.not_valid_after_utc > now]
+            ca_cert = newest + b"".join(old.public_bytes(serialization.Encoding.PEM) for old in bundle)
         trusted = _covers(serving, dns_names) and any(_signed_by(serving, authority) for authority in bundle)
-        young = fresh_ca or now < bundle[0].not_valid_before_utc + SETTLED
-        lasts = now + SETTLED < serving.not_valid_after_utc
-        if trusted and (not _due(serving, now) or (young and lasts)):
+        unsettled = fresh_ca or now < bundle[0].not_valid_before_utc + SETTLED
+        can_wait = serving.not_valid_before_utc <= now < serving.not_valid_after_utc - SETTLED
+        if trusted and (not _due(serving, now) or (unsettled and can_wait)):
             return TlsMaterial(ca_key, ca_cert, material.key, material.cert) if fresh_ca else material
         return TlsMaterial(ca_key, ca_cert, *new_serving(ca_key, ca_cert, dns_names, now))
     except (ValueError, TypeError) as error:
@@ -151,8 +152,9 @@ def renewed(material: TlsMaterial | None, dns_names: tuple[str, ...], now: datet
 
 
 def _due(cert: x509.Certificate, now: datetime) -> bool:
+    """Near its end, or not valid yet: made while a clock was ahead."""
     life = cert.not_valid_after_utc - cert.not_valid_before_utc
-    return now >= cert.not_valid_after_utc - life / 3
+    return not cert.not_valid_before_utc <= now < cert.not_valid_after_utc - life / 3
 
 
 def _covers(cert: x509.Certificate, dns_names: tuple[str, ...]) -> bool:

@@ -83,6 +83,15 @@ def test_a_new_authority_signs_at_once_where_the_serving_certificate_is_at_its_e
     serving(fresh).verify_directly_issued_by(authorities(fresh)[0])
 
 
+def test_what_was_made_while_a_clock_was_ahead_is_made_anew_at_once(material: TlsMaterial) -> None:
+    """Agents refuse it as not valid yet; they know the old authority still."""
+    ahead = renewed(material, NAMES, NOW + CA_LIFE * 0.7)
+    mended = renewed(ahead, NAMES, NOW + timedelta(days=1))
+    assert authorities(mended)[1:] == authorities(ahead)
+    assert serving(mended).not_valid_before_utc < NOW + timedelta(days=1)
+    serving(mended).verify_directly_issued_by(authorities(mended)[0])
+
+
 def test_a_certificate_of_another_authority_is_replaced(material: TlsMaterial) -> None:
     other = renewed(None, NAMES, NOW)
     mixed = replace(material, key=other.key, cert=other.cert)
