@@ -113,11 +113,10 @@ def _measure_nccl(source: Source, profile: NamedProfile) -> Measured:
 def _measure_training(source: Source, profile: NamedProfile) -> Measured:
     reader = TrainingReader(compile_training(profile.name, profile.spec))
     feed = LineFeed()
-    events, said, lines = [], list[Marker](), 0
+    events, said = [], list[Marker]()
     for block in _blocks(feed, source()):
+        said += markers(block, lines_before=reader.lines)
         events += reader.feed(block)
-        said += markers(block, lines)
-        lines += block.count(b"\n")
     log = TrainingLog(profile.log_format or profile.name, of_one_rank(events), said, feed.skipped_lines)
     steps = len(log.records)
     return Measured(log, profile.name, steps + reader.progress_lines if steps else 0)

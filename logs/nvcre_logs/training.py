@@ -163,7 +163,7 @@ def _quick_options() -> re2.Options:
 class TrainingReader:
     def __init__(self, profile: TrainingProfile) -> None:
         self._profile = profile
-        self._line = 0  # lines before the block
+        self.lines = 0  # read so far
         self._progress: dict[str, Progress] = {}  # by pod
         self._told: TrainingEvent | None = None  # the last step, and its text
         self._told_text = b""
@@ -179,7 +179,7 @@ class TrainingReader:
         found: list[TrainingEvent] = []
         prefilter = self._profile.prefilter
         candidates = self._profile.literals or prefilter
-        position, number, size = 0, self._line + 1, len(block)
+        position, number, size = 0, self.lines + 1, len(block)
         in_a_row = True  # the line behind a step may be one: it is looked at before any search
         while position < size:
             end = block.find(b"\n", position)
@@ -200,7 +200,7 @@ class TrainingReader:
                 ):
                     found += self._events(number, raw)
             position, number = end + 1, number + 1
-        self._line = number - 1 + block.count(b"\n", position)
+        self.lines = number - 1 + block.count(b"\n", position)
         return found
 
     def _step_alike(self, raw: bytes, number: int, found: list[TrainingEvent]) -> bool:

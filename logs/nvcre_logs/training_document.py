@@ -18,8 +18,12 @@ from nvcre_logs.training import Kind, TrainingEvent
 
 _RESTART_MARKERS = (  # torchelastic, Megatron-LM, HF Trainer
     ("worker_group", b"will restart worker group", re.compile(rb"will restart worker group")),
-    ("exit", b"exiting program ", re.compile(rb"exiting program (?:after|at) ")),
-    ("resume", b"Continuing training", re.compile(rb"Continuing training from global step (?P<step>[0-9]{1,12})")),
+    ("exit", b"exiting program a", re.compile(rb"exiting program (?:after|at) ")),
+    (
+        "resume",
+        b"Continuing training from global step ",
+        re.compile(rb"Continuing training from global step (?P<step>[0-9]{1,12})"),
+    ),
 )
 
 

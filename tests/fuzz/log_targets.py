@@ -33,9 +33,10 @@ def workload_log(data: bytes) -> None:
         reader, feed = TrainingReader(profile), LineFeed()
         events, said, lines = [], list[Marker](), 0
         for block in (*map(feed.feed, _chunks(data)), feed.finish()):
+            said += markers(block, reader.lines)
             events += reader.feed(block)
-            said += markers(block, lines)
             lines += block.count(b"\n")
+            assert reader.lines == lines
         log = TrainingLog(profile.name, of_one_rank(events), said, feed.skipped_lines)
         json.dumps(training_document.document(log, "case"), allow_nan=False)
         assert isinstance(training_document.why(log), str)
