@@ -228,9 +228,12 @@ class TaskEndedError(RuntimeError):
 
 def _boot_id(path: Path) -> str:
     try:
-        return path.read_text("ascii").strip()
+        boot_id = path.read_text("ascii").strip()
     except (OSError, ValueError) as error:
         raise SystemExit(f"nvcre-agent: cannot read the boot id from {path}: {error}; see --boot-id-file") from error
+    if not boot_id:  # it would be another boot than the last one
+        raise SystemExit(f"nvcre-agent: {path} names no boot, it is empty; see --boot-id-file")
+    return boot_id
 
 
 def _simulation(path: Path | None) -> Mapping[str, object] | None:

@@ -10,12 +10,20 @@ class UnknownGpuError(ValueError):
 
 
 def which_gpu(gpus: Iterable[GpuIdentity], wanted: str) -> GpuIdentity:
+    """An index may have two: that of a GPU that is gone may be another one's since the driver was loaded again."""
     known = tuple(gpus)
-    for gpu in known:
-        if wanted in (str(gpu.index), gpu.uuid) or _address(wanted) == gpu.pci:
-            return gpu
-    listed = "; ".join(f"{gpu.index} = {gpu.uuid} = {gpu.pci}" for gpu in known) or "none, NVML has named no GPU yet"
-    raise UnknownGpuError(f"no GPU {wanted[:64]!r} on this node; there are {listed}")
+    found = [gpu for gpu in known if wanted in (str(gpu.index), gpu.uuid) or _address(wanted) == gpu.pci]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UnknownGpuError(f"more than one GPU is called {wanted[:64]!r}: {_listed(found)}; give the UUID")
+    raise UnknownGpuError(
+        f"no GPU {wanted[:64]!r} on this node; there are {_listed(known) or 'none, NVML has named no GPU yet'}"
+    )
+
+
+def _listed(gpus: Iterable[GpuIdentity]) -> str:
+    return "; ".join(f"{gpu.index} = {gpu.uuid} = {gpu.pci}" for gpu in gpus)
 
 
 def _address(text: str) -> PciAddress | None:

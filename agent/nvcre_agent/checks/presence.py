@@ -14,6 +14,7 @@ from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Snapshot, Unread
 from nvcre_agent.xid.catalogue import catalogue
 from nvcre_agent.xid.model import Classification, Clears
 
+_ACCUSING = (Unread.LOST, Unread.RESET_REQUIRED)
 _UNKNOWN_ACTION = Classification(
     FaultClass.UNKNOWN, Blame.NO, Clears.RESET, remedy="look the value up in the driver's release notes"
 )
@@ -23,8 +24,8 @@ def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator
     """The device answers GPU_IS_LOST or RESET_REQUIRED.  Other failures are the monitor's trouble, not the GPU's."""
     for gpu in snapshot.gpus:
         yield from _access(gpu.identity, gpu.access)
-    for identity in _lost_unseen(snapshot, baseline):
-        yield from _access(identity, Unread.LOST)
+    for identity, why in _nameless(snapshot, baseline):
+        yield from _access(identity, why)
 
 
 def _access(identity: GpuIdentity, access: Unread | None) -> Iterator[Finding | Undecided]:
@@ -54,12 +55,17 @@ def _access(identity: GpuIdentity, access: Unread | None) -> Iterator[Finding | 
 
 
 def gpu_missing(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
-    """A GPU of the stored inventory is not there at all, and no new one stands in its slot."""
-    lost = _lost_unseen(snapshot, baseline)
-    for identity in absent(snapshot, baseline):
+    """A GPU of the stored inventory is not there at all, and no new one stands in its slot.
+
+    One that NVML lists and that does not say who it is may be the one that seems to be missing.
+    """
+    missing = absent(snapshot, baseline)
+    lost = [identity for identity, why in _nameless(snapshot, baseline) if why in _ACCUSING]
+    unknown = not isinstance(snapshot.device_count, int) or len(missing) <= len(snapshot.unidentified)
+    for identity in missing:
         if identity in lost:
             continue
-        if not isinstance(snapshot.device_count, int) or _is_being_replaced(identity, snapshot, baseline):
+        if unknown or _is_being_replaced(identity, snapshot, baseline):
             yield Undecided(gpus.key("gpu_missing", identity))
             continue
         yield gpus.finding(
@@ -71,6 +77,30 @@ def gpu_missing(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Itera
             f"the node had {len(baseline.gpus)}",
             remedy="look for the card with lspci; reboot the node; if it stays away, reseat or replace the GPU",
         )
+
+
+def gpu_unreadable(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
+    """Every call on it fails while other GPUs answer: how many drivers speak of a GPU that is off the bus."""
+    others_answer = any(gpu.access is None for gpu in snapshot.gpus)
+    named = [(gpu.identity, gpu.access) for gpu in snapshot.gpus if gpu.access is not None]
+    for identity, why in (*named, *_nameless(snapshot, baseline)):
+        match why:
+            case Unread.LOST | Unread.RESET_REQUIRED:
+                pass  # gpu_lost says more
+            case Unread.NO_PERMISSION:
+                yield Undecided(gpus.key("gpu_unreadable", identity))
+            case _ if others_answer:
+                yield gpus.finding(
+                    "gpu_unreadable",
+                    identity,
+                    fault_class=FaultClass.NEEDS_REBOOT,
+                    blame=Blame.CONDITIONAL,
+                    condition="nvidia-smi on the node cannot read it either: else the agent's container lost it",
+                    what="does not answer: every NVML call on it fails while other GPUs answer",
+                    remedy="run nvidia-smi on the node; if that reads it restart the agent's Pod, else reboot",
+                )
+            case _:
+                yield Undecided(gpus.key("gpu_unreadable", identity))
 
 
 def recovery_action(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -107,8 +137,15 @@ def _is_being_replaced(identity: GpuIdentity, snapshot: Snapshot, baseline: Base
     )
 
 
-def _lost_unseen(snapshot: Snapshot, baseline: Baseline) -> list[GpuIdentity]:
-    """GPUs lost before this NVML process started: it lists as many that say so as the inventory misses."""
+def _nameless(snapshot: Snapshot, baseline: Baseline) -> list[tuple[GpuIdentity, Unread]]:
+    """GPUs that did not answer before this NVML process started, and why.
+
+    It lists as many that do not say who they are as the inventory misses; where their reasons differ nobody knows whose
+    is which, and each may have the one that accuses.
+    """
     missing = absent(snapshot, baseline)
-    lost = [why for why in snapshot.unidentified if why is Unread.LOST]
-    return missing if lost and len(lost) == len(missing) else []
+    if not missing or len(missing) != len(snapshot.unidentified):
+        return []
+    accusing = [why for why in snapshot.unidentified if why in _ACCUSING]
+    why = accusing[0] if accusing else snapshot.unidentified[0]
+    return [(identity, why) for identity in missing]

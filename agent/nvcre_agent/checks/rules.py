@@ -29,13 +29,14 @@ from nvcre_agent.checks.memory import (
 from nvcre_agent.checks.model import Finding, Undecided
 from nvcre_agent.checks.nvlink import nvlink_down, nvlink_errors
 from nvcre_agent.checks.pcie import pcie_link, pcie_replays
-from nvcre_agent.checks.presence import absent, gpu_lost, gpu_missing, recovery_action
+from nvcre_agent.checks.presence import absent, gpu_lost, gpu_missing, gpu_unreadable, recovery_action
 from nvcre_agent.host.model import NOTHING, Host
 from nvcre_agent.nvml.snapshot import Snapshot
 
 GPU_CHECKS: tuple[Callable[[Snapshot, Baseline, Limits], Iterable[Finding | Undecided]], ...] = (
     gpu_lost,
     gpu_missing,
+    gpu_unreadable,
     recovery_action,
     ecc_uncorrected,
     ecc_corrected,

@@ -17,7 +17,7 @@ BUS_DROP_WINDOW_S = 300.0  # an Xid 79 and a bus loss without Xid on one address
 RECOVERY_ACTION_WINDOW_S = 300.0  # the driver sets the action after the fault, sometimes minutes later
 
 # Findings of checks that only repeat what an open incident of the GPU says already.
-_EXPLAINED_BY_BUS_LOSS = frozenset({"gpu_lost", "gpu_missing", "recovery_action"})
+_EXPLAINED_BY_BUS_LOSS = frozenset({"gpu_lost", "gpu_missing", "gpu_unreadable", "recovery_action"})
 _EXPLAINED_BY_FAULT = frozenset({"recovery_action"})
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,7 @@ _UNREADABLE = (
     "no GPU can be read ({why}) although none is lost; the agent's container has lost its NVIDIA devices (a systemd"
     " reload takes them away) or never had them: restart the agent's Pod"
 )
+_NO_GPUS = Blind("NoGPUs", "NVML loads but lists no GPU; check that /dev/nvidia* are visible to the agent")
 _MOST_HANDLES = 4 * MOST_DEVICES
 _ACCUSING = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
 
@@ -83,8 +85,6 @@ def open_driver() -> Driver | Blind:
     driver = Driver()
     driver.enumerate()
     blind = driver.trouble()
-    if driver.device_count == 0:
-        blind = Blind("NoGPUs", "NVML loads but lists no GPU; check that /dev/nvidia* are visible to the agent")
     if blind is None:
         return driver
     driver.close()
@@ -128,13 +128,22 @@ class Driver:
                 silent[index] = identity
                 continue
             fresh[index] = identity
-            self._remember(handle, identity)
         ledger.gpu = -1
+        for index in self._impostors(fresh):
+            del fresh[index]
+            silent[index] = Unread.FAILED
+        for index, identity in fresh.items():
+            self._remember(handles[index], identity)
         moved = {gpu.uuid for gpu in fresh.values()}
         # An index above the count is gone: the driver drops a dead GPU when it is loaded again.
         kept = {i: gpu for i, gpu in self._known.items() if i in indices and i not in fresh and gpu.uuid not in moved}
         self._known, self._handles = kept | fresh, handles
         self.unidentified = tuple(why for index, why in silent.items() if index not in self._known)
+
+    def _impostors(self, fresh: dict[int, GpuIdentity]) -> list[int]:
+        """Indices that give the UUID or slot of another one, which both cannot have; who had it before is believed."""
+        names = Counter(name for gpu in fresh.values() for name in (gpu.uuid, gpu.pci))
+        return [i for i, gpu in fresh.items() if max(names[gpu.uuid], names[gpu.pci]) > 1 and self._known.get(i) != gpu]
 
     def _remember(self, handle: Any, identity: GpuIdentity) -> None:
         self._by_address[address(handle)] = identity
@@ -167,6 +176,8 @@ class Driver:
             return _GONE[gone.pop()]
         if held and held <= _STALE:
             return _RELOADED
+        if self.device_count == 0:
+            return _NO_GPUS
         if codes & (_ACCUSING | {pynvml.NVML_SUCCESS}):
             return None
         whys = {unread(code) for code in codes} - {Unread.NOT_SUPPORTED}

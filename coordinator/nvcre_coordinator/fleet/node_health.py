@@ -151,8 +151,8 @@ class NodeHealthStore:
 
     def hello(self, node: str, *, boot_id: str, agent_version: str, simulated: bool) -> None:
         state = self._loaded(node)
-        state.rebooted |= bool(state.boot_id) and boot_id != state.boot_id
-        state.boot_id, state.agent_version, state.simulated = boot_id, agent_version, simulated
+        state.booted(boot_id)
+        state.agent_version, state.simulated = agent_version, simulated
         state.lost_since = None
         # Written with the snapshot that follows: half a status is no news.
 

@@ -64,6 +64,12 @@ class NodeRecord:
         self.inventory, self.monitors, self.probes = status.inventory, status.monitors, status.probes
         self.reported = status.inventory is not None
 
+    def booted(self, boot_id: str) -> None:
+        """The agent names the boot it lives in; one that does not know it tells of no reboot."""
+        if boot_id:
+            self.rebooted |= bool(self.boot_id) and boot_id != self.boot_id
+            self.boot_id = boot_id
+
     def unacked(self) -> int:
         """How far the newest outbox is folded beyond what is stored (seq may have gaps: at most so many events)."""
         if not self.ledger.cursors:

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
 from nvcre_agent.checks.baseline import CONFIRMED_AFTER, Baseline
 from nvcre_agent.checks.rules import GPU_CHECKS
-from nvcre_agent.nvml.snapshot import Snapshot, Unread
+from nvcre_agent.nvml.snapshot import GpuSnapshot, Snapshot, Unread
 from support.checked_node import findings, healthy, identity, snapshot, undecided
 
 HEALTHY = snapshot(*(healthy(index) for index in range(8)))
@@ -26,9 +27,27 @@ def test_a_gpu_that_is_gone_is_missed_from_the_stored_inventory_by_slot_and_uuid
     assert found.component.pci_bus_id == "00000000:22:00.0"
 
 
-def test_a_gpu_lost_before_the_agent_started_is_lost_and_not_missing() -> None:
-    (found,) = findings(replace(SEVEN, device_count=8, unidentified=(Unread.LOST,)), BASELINE)
-    assert found.key == "gpu_lost/GPU-7"
+@pytest.mark.parametrize(
+    ("nameless", "found"),
+    [
+        ((Unread.LOST,), ["gpu_lost/GPU-7"]),
+        ((Unread.RESET_REQUIRED,), ["gpu_lost/GPU-7"]),
+        ((Unread.FAILED,), ["gpu_unreadable/GPU-7"]),
+        ((Unread.NO_PERMISSION,), []),  # its device file was not given to the container
+        ((Unread.NO_PERMISSION, Unread.FAILED), []),
+        ((), ["gpu_missing/GPU-7"]),
+    ],
+)
+def test_a_gpu_that_is_listed_without_a_name_is_not_missing(nameless: tuple[Unread, ...], found: list[str]) -> None:
+    """The agent started again while one GPU did not answer."""
+    seen = replace(SEVEN, device_count=7 + len(nameless), unidentified=nameless)
+    assert [one.key for one in findings(seen, BASELINE)] == found
+    assert "gpu_missing/GPU-7" in undecided(seen, BASELINE) or found
+
+
+def test_a_gpu_that_answers_nothing_while_no_other_does_either_is_the_monitors_trouble() -> None:
+    silent = snapshot(*(GpuSnapshot.unanswered(identity(index), Unread.FAILED) for index in range(8)))
+    assert findings(silent, BASELINE) == []
 
 
 def test_without_a_count_nobody_is_missing() -> None:

@@ -61,6 +61,13 @@ FAULTS = [
         Blame.YES,
         "reset",
     ),
+    (
+        GpuSnapshot.unanswered(identity(5), Unread.FAILED),
+        "gpu_unreadable",
+        FaultClass.NEEDS_REBOOT,
+        Blame.CONDITIONAL,
+        "every NVML call on it fails",
+    ),
     (healthy(5, recovery_action=1), "recovery_action", FaultClass.NEEDS_RESET, Blame.YES, "GPU reset required"),
     (healthy(5, recovery_action=2), "recovery_action", FaultClass.NEEDS_REBOOT, Blame.YES, "reboot"),
     (healthy(5, recovery_action=4), "recovery_action", FaultClass.NEEDS_RESET, Blame.CONDITIONAL, "drain and reset"),
@@ -158,7 +165,7 @@ def test_links_that_are_not_told_any_more_are_not_up() -> None:
 @pytest.mark.parametrize("why", [Unread.LOST, Unread.RESET_REQUIRED, Unread.FAILED, Unread.NO_PERMISSION])
 def test_of_a_gpu_that_does_not_answer_everything_else_is_undecided(why: Unread) -> None:
     silent = with_gpu(1, GpuSnapshot.unanswered(identity(1), why))
-    checks = {check.__name__ for check in GPU_CHECKS} - {"gpu_missing", "gpu_lost"}
+    checks = {check.__name__ for check in GPU_CHECKS} - {"gpu_missing", "gpu_lost", "gpu_unreadable"}
     assert {f"{check}/GPU-1" for check in checks} <= undecided(silent, BASELINE).keys()
 
 

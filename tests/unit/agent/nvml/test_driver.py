@@ -220,6 +220,21 @@ def test_texts_that_are_no_text_leave_the_identity_that_was_known(
     assert gpu_of(driver.snapshot(), 3).access is None
 
 
+def test_two_gpus_that_give_one_uuid_are_not_both_it(
+    driver: Driver, library: simulated.SimulatedNvml, simulation: SimulationDirectory
+) -> None:
+    """Else the one that is not named would be missing, and blamed."""
+    before = driver.inventory()
+    library._node.gpus[4].uuid = "GPU-3"
+    driver.enumerate()
+    assert (driver.inventory(), driver.unidentified) == (before, ())
+    assert gpu_of(driver.snapshot(), 4).access is None
+    anew = Driver()
+    anew.enumerate()
+    assert [gpu.index for gpu in anew.inventory().gpus] == [0, 1, 2, 5, 6, 7]
+    assert anew.unidentified == (Unread.FAILED, Unread.FAILED)
+
+
 @pytest.mark.parametrize(
     ("product", "nvlinks", "generation", "margin", "summary", "replays", "events"),
     [
@@ -312,6 +327,19 @@ def test_a_driver_without_gpus_is_blind(simulation: SimulationDirectory) -> None
     simulated.uninstall()
     assert isinstance(opened, Blind)
     assert opened.reason == "NoGPUs"
+
+
+def test_a_driver_that_lists_no_gpu_any_more_is_blind_and_misses_none(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    none = lambda _count: pynvml.NVML_SUCCESS  # noqa: E731
+    monkeypatch.setattr(pynvml.nvmlLib, "nvmlDeviceGetCount_v2", none, raising=False)
+    driver.enumerate()
+    assert driver.snapshot().gpus == ()
+    blind = driver.trouble()
+    assert blind is not None
+    assert blind.reason == "NoGPUs"
 
 
 @pytest.mark.parametrize("text", ["0008:06:00", "00000008:06:00.0", "8:6:0"])
