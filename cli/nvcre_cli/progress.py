@@ -18,6 +18,7 @@ from rich.text import Text
 
 from nvcre_cli.durations import show_duration
 from nvcre_cli.outcome import condition, failure, terminal
+from nvcre_cli.render import alike
 from nvcre_cli.render.sizes import show_size
 from nvcre_cli.render.text import VERDICT_COLOURS
 from nvcre_cli.report import Gathered, natural, warnings
@@ -91,13 +92,22 @@ class LineProgress:
             self._say(f"job {one.job['metadata']['name']}", job_line(one))
             for warning in warnings(one):
                 self._say(f"{warning['about']} {warning['reason']}", warning["message"])
-        for health in seen[0].node_healths if seen else ():
-            self._say(health["metadata"]["name"], node_line(health))
+        changed: dict[str, list[str]] = {}
+        for health in _in_order(seen):
+            name, text = health["metadata"]["name"], node_line(health)
+            if self._is_new(name, text):
+                changed.setdefault(text, []).append(name)
+        for text, nodes in changed.items():
+            self.step(f"{alike.names(nodes)}: {text}")
 
     def _say(self, subject: str, text: str) -> None:
-        if self._said.get(subject) != text:
-            self._said[subject] = text
+        if self._is_new(subject, text):
             self.step(f"{subject}: {text}")
+
+    def _is_new(self, subject: str, text: str) -> bool:
+        before = self._said.get(subject)
+        self._said[subject] = text
+        return before != text
 
 
 class LiveProgress:
@@ -129,14 +139,23 @@ class LiveProgress:
             for warning in warnings(one)[:MAX_LIVE_WARNINGS]:
                 table.add_row("", Text(warning["reason"], style="yellow"), Text(warning["message"], style="yellow"))
         pods = {(p.get("spec") or {}).get("nodeName"): p for one in seen for p in one.pods}
-        healths = sorted(seen[0].node_healths, key=lambda h: natural(h["metadata"]["name"])) if seen else []
-        for health in healths:
-            name = health["metadata"]["name"]
-            verdict, _, message = node_line(health).partition(" ")
-            pod = ((pods.get(name) or {}).get("status") or {}).get("phase", "")
+        rows = [
+            {
+                "name": (name := health["metadata"]["name"]),
+                "pod": ((pods.get(name) or {}).get("status") or {}).get("phase", ""),
+                "line": node_line(health),
+            }
+            for health in _in_order(seen)
+        ]
+        for row in alike.nodes(rows, shown=("pod", "line")):
+            verdict, _, message = row["line"].partition(" ")
             state = Text.assemble((verdict, VERDICT_COLOURS.get(verdict, "yellow")), f" {message}")
-            table.add_row(name, Text(f"pod {pod}" if pod else "", style="dim"), state)
+            table.add_row(row["name"], Text(f"pod {row['pod']}" if row["pod"] else "", style="dim"), state)
         self._live.update(table)
+
+
+def _in_order(seen: Sequence[Gathered]) -> list[JsonObject]:
+    return sorted(seen[0].node_healths, key=lambda h: natural(h["metadata"]["name"])) if seen else []
 
 
 def progress_for(console: Console) -> LiveProgress | LineProgress:

@@ -5,14 +5,14 @@ Everything that a pod or a node may have written is escaped here; the drawings a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from html import escape
 from importlib import resources
 
 from nvcre_kube.resources import JsonObject
 
-from nvcre_cli.render import charts
+from nvcre_cli.render import alike, charts
 from nvcre_cli.render.documents import overall
 from nvcre_cli.render.sizes import show_size
 from nvcre_cli.render.text import against, show_component, show_evidence, show_incident
@@ -39,10 +39,10 @@ def _job(report: JobReport) -> str:
         _section("Failed nodes", _failed_nodes(report)),
         _section("Bandwidth", _bandwidth(report)),
         *(_section(f"Goodput {goodput['name']}", _goodput(goodput, report)) for goodput in report.goodput),
-        _section("Probes after the run", _probes(report)),
+        _section("Probes after the run", _folded(_probe_rows, report.probes, alike.probes(report.probes))),
         _section("What the agents saw", _incidents(report)),
         _section("Parts of logs that could not be read", _rows(report.log_gaps, ("pod", "reason", "after", "before"))),
-        _section("Nodes", _rows(report.nodes, ("name", "verdict", "gpus", "product", "driver", "message"))),
+        _section("Nodes", _folded(_node_rows, report.nodes, alike.nodes(report.nodes))),
         _section("Warnings", _rows(report.warnings, ("reason", "about", "message"))),
         _section("Conditions", _rows(report.conditions, ("type", "status", "reason", "message"))),
     ]
@@ -127,7 +127,20 @@ def _time_line(goodput: JsonObject, report: JobReport) -> str:
     return charts.time_line(min(begins), last, spans) if begins and last is not None else ""
 
 
-def _probes(report: JobReport) -> str:
+def _folded(
+    show: Callable[[Sequence[JsonObject]], str], every: Sequence[JsonObject], folded: Sequence[JsonObject]
+) -> str:
+    """What differs, open; where rows were taken together, all of them behind a click."""
+    if len(folded) == len(every):
+        return show(every)
+    return f"{show(folded)}<details><summary>All {len(every)}</summary>{show(every)}</details>"
+
+
+def _node_rows(nodes: Sequence[JsonObject]) -> str:
+    return _rows(nodes, ("name", "verdict", "gpus", "product", "driver", "message"))
+
+
+def _probe_rows(probes: Sequence[JsonObject]) -> str:
     rows = [
         (
             probe["node"],
@@ -136,7 +149,7 @@ def _probes(report: JobReport) -> str:
             probe.get("verdict") or probe.get("state", ""),
             probe.get("comparison") or probe.get("message") or "",
         )
-        for probe in report.probes
+        for probe in probes
     ]
     return _table(("node", "probe", "busbw GB/s", "verdict", "comparison"), rows)
 

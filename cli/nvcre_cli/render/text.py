@@ -11,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from nvcre_cli.outcome import FAILURES, Result
-from nvcre_cli.render.plots import bar, shares, spark
+from nvcre_cli.render import alike
+from nvcre_cli.render.plots import WIDTH, bar, shares, spark
 from nvcre_cli.render.sizes import show_size
 from nvcre_cli.report import JobReport
 
 COLOURS = {Result.PASSED: "green", Result.FAILED: "red", Result.RUNNING: "yellow"}
+BESIDE_THE_BARS = 53  # columns of the figures and of the frame
+NARROW = 80  # columns; below it the columns that name nobody are left out
 VERDICT_COLOURS = {"Healthy": "green", "Suspect": "yellow", "Blind": "yellow", "Maintenance": "cyan", "Faulty": "red"}
 
 
@@ -51,16 +54,17 @@ def against(report: JobReport) -> list[str]:
 
 def print_report(console: Console, report: JobReport) -> None:
     console.print(_verdict(report))
+    narrow = console.width < NARROW
     parts = [
         _failed_nodes(report),
         _probes(report),
-        _bandwidth(report),
+        _bandwidth(report, console.width),
         _goodput(report),
         _interruptions(report),
         _log_gaps(report),
-        _incidents(report),
+        _incidents(report, narrow=narrow),
         _warnings(report),
-        _nodes(report),
+        _nodes(report, narrow=narrow),
         _conditions(report),
     ]
     for part in parts:
@@ -121,19 +125,20 @@ def _failed_nodes(report: JobReport) -> Table | None:
     return table
 
 
-def _bandwidth(report: JobReport) -> Table | None:
+def _bandwidth(report: JobReport, width: int) -> Table | None:
     if not report.bandwidth:
         return None
     limits = ", ".join(f"{key}: {rule}" for key, rule in sorted(report.thresholds.items()))
     title = f"Bandwidth {report.test_type}".rstrip() + (f"  (required: {limits})" if limits else "")
-    table = _table(title, "size", "algbw GB/s", "busbw GB/s", "samples", "busbw")
+    drawn = min(WIDTH, width - BESIDE_THE_BARS)
+    table = _table(title, "size", "algbw GB/s", "busbw GB/s", "samples", *(["busbw"] if drawn > 0 else ()))
     rows = sorted(report.bandwidth, key=lambda row: int(row.get("sizeBytes", 0)))
     highest = max(float(row.get("busBW") or 0) for row in rows)
     for row in rows:
         size, busbw = show_size(int(row.get("sizeBytes", 0))), row.get("busBW", "")
-        cells = (size, row.get("algBW", ""), busbw, row.get("samples", ""), bar(float(busbw or 0), highest))
-        table.add_row(*_plain(cells))
-    for column in table.columns[:-1]:
+        figures = (size, row.get("algBW", ""), busbw, row.get("samples", ""))
+        table.add_row(*_plain(figures), *_plain([bar(float(busbw or 0), highest, drawn)] if drawn > 0 else ()))
+    for column in table.columns[:4]:
         column.justify = "right"
     return table
 
@@ -195,7 +200,7 @@ def _probes(report: JobReport) -> Table | None:
     if not report.probes:
         return None
     table = _table("Probes after the run", "node", "probe", "busbw GB/s", "verdict", "comparison")
-    for probe in report.probes:
+    for probe in alike.probes(report.probes):
         verdict = str(probe.get("verdict") or probe.get("state", ""))
         style = {"Pass": "green", "Slow": "red"}.get(verdict, "yellow")
         figure = str(probe.get("busBandwidthGBps") or "-")
@@ -205,10 +210,11 @@ def _probes(report: JobReport) -> Table | None:
     return table
 
 
-def _incidents(report: JobReport) -> Table | None:
+def _incidents(report: JobReport, *, narrow: bool) -> Table | None:
     if not report.incidents:
         return None
-    table = _table("What the agents saw", "time", "node", "where", "what", "class", "count", "seen by")
+    beside = () if narrow else ("class", "count", "seen by")
+    table = _table("What the agents saw", "time", "node", "where", "what", *beside)
     for incident in report.incidents:
         component = incident.get("component") or {}
         where = f"{component.get('kind', '')} {component.get('index', '')}".strip()
@@ -221,7 +227,7 @@ def _incidents(report: JobReport) -> Table | None:
             incident.get("count", 1),
             ", ".join(incident.get("sources") or ()),
         )
-        table.add_row(*_plain(cells))
+        table.add_row(*_plain(cells[: len(table.columns)]))
     return table
 
 
@@ -235,14 +241,15 @@ def _warnings(report: JobReport) -> Table | None:
     return table
 
 
-def _nodes(report: JobReport) -> Table | None:
+def _nodes(report: JobReport, *, narrow: bool) -> Table | None:
     if not report.nodes:
         return None
-    table = _table("Nodes", "node", "verdict", "GPUs", "driver", "message")
-    for node in report.nodes:
+    table = _table("Nodes", "node", "verdict", *(() if narrow else ("GPUs", "driver")), "message")
+    for node in alike.nodes(report.nodes):
         verdict = Text(str(node["verdict"]), style=VERDICT_COLOURS.get(node["verdict"], "yellow"))
         gpus = f"{node['gpus']} x {node['product']}" if node["product"] else str(node["gpus"])
-        table.add_row(Text(node["name"]), verdict, Text(gpus), Text(str(node["driver"])), Text(str(node["message"])))
+        beside = () if narrow else (gpus, node["driver"])
+        table.add_row(Text(node["name"]), verdict, *_plain(beside), Text(str(node["message"])))
     return table
 
 

@@ -244,3 +244,16 @@ def test_the_demo_is_content_only_with_the_right_gpu_and_nobody_else(report):
         "node-3: no evidence of Xid 79",
     ]
     assert differences([], EXPECTED) == ["node-3 is not blamed"]
+
+
+def test_nodes_that_are_alike_are_told_in_one_line_while_they_run():
+    out = io.StringIO()
+    progress = LineProgress(Console(file=out, width=200))
+    progress.show([Gathered(JOB, node_healths=[health(f"node-{n}") for n in range(500)])])
+    progress.show(
+        [Gathered(JOB, node_healths=[health(f"node-{n}", "Faulty" if n == 7 else "Healthy") for n in range(500)])]
+    )
+    assert [line.split(" ", 1)[1] for line in out.getvalue().splitlines()[1:]] == [
+        "node-0, node-1, node-2 and 497 more: Healthy",
+        "node-7: Faulty",
+    ]
