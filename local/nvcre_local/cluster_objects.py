@@ -142,8 +142,6 @@ def simulated_runtime(scenario: Scenario, in_namespace: str) -> JsonObject:
     workers = next(job for job in runtime["spec"]["template"]["spec"]["replicatedJobs"] if job["name"] == "node")
     workers["template"]["spec"] |= {"parallelism": scenario.nodes, "completions": scenario.nodes}
     containers["node"]["resources"] = {"limits": {"nvidia.com/gpu": scenario.gpus_per_node}}
-    launcher = containers["launcher"]["command"]
-    launcher[launcher.index("-np") + 1] = str(scenario.nodes * scenario.gpus_per_node)
     return runtime
 
 

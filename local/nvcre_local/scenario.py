@@ -37,8 +37,19 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Links:
+    """`uplink_gbps`: of one NIC to other nodes, where that is less; a NIC loopback does not see it."""
+
     nvlink_gbps: float
     nic_gbps: float
+    uplink_gbps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    """Between two nodes, each of which is fast with all others; `gbps` of one NIC."""
+
+    nodes: tuple[int, int]
+    gbps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,7 @@ class Scenario:
     gpus_per_node: int
     links: Links
     node_links: dict[int, Links]
+    slow_links: tuple[SlowLink, ...]
     run_seconds: float
     probe_seconds: float
     faults: tuple[Fault, ...]
@@ -121,9 +133,9 @@ class Scenario:
 
     def with_nodes(self, nodes: int) -> Scenario:
         """Another size of the cluster; a fault must still have its node. Raises ScenarioError."""
-        highest = max(
-            [*self.node_links, *(f.node for f in self.faults if not isinstance(f, CoordinatorKill))], default=0
-        )
+        linked = [node for link in self.slow_links for node in link.nodes]
+        faulty = [fault.node for fault in self.faults if not isinstance(fault, CoordinatorKill)]
+        highest = max([*self.node_links, *linked, *faulty], default=0)
         if nodes <= highest:
             raise ScenarioError(f"scenario {self.name} uses node {highest}: --nodes must be at least {highest + 1}")
         return replace(self, nodes=nodes)

@@ -25,6 +25,7 @@ from nvcre_local.scenario import (
     Product,
     Scenario,
     ScenarioError,
+    SlowLink,
     Source,
     XidFault,
 )
@@ -135,6 +136,10 @@ def duration(value: Any) -> float:
     return parse_duration(value)
 
 
+FIGURE = number(0.01, 100_000)
+"""GB/s."""
+
+
 def _list_of(convert: Convert[T], most: int) -> Convert[tuple[T, ...]]:
     def convert_all(value: Any) -> tuple[T, ...]:
         if not isinstance(value, list):
@@ -210,7 +215,7 @@ def parse_scenario(raw: bytes | str, *, name: str, where: str) -> Scenario:
     model = top.take("product", product, known["h100-sxm"])
     nodes = top.take("nodes", integer(1, MAX_NODES), 4)
     gpus = top.take("gpusPerNode", integer(1, len(model.pci)), len(model.pci))
-    links, node_links = _bandwidth(top.section("bandwidth"), model, nodes)
+    links, node_links, slow_links = _bandwidth(top.section("bandwidth"), model, nodes)
     faults = [fault for section in top.sections("faults") for fault in _faults(section, nodes, gpus)]
     if len(faults) > MAX_FAULTS:
         raise ScenarioError(f"{where}.faults: more than {MAX_FAULTS}")
@@ -222,6 +227,7 @@ def parse_scenario(raw: bytes | str, *, name: str, where: str) -> Scenario:
         gpus_per_node=gpus,
         links=links,
         node_links=node_links,
+        slow_links=slow_links,
         run_seconds=top.take("runSeconds", number(0.1, 3600), 12.0),
         probe_seconds=top.take("probeSeconds", number(0.0, 600), 1.0),
         faults=tuple(sorted(faults, key=lambda fault: fault.after_s)),
@@ -231,12 +237,12 @@ def parse_scenario(raw: bytes | str, *, name: str, where: str) -> Scenario:
     return scenario
 
 
-def _bandwidth(section: Section, model: Product, nodes: int) -> tuple[Links, dict[int, Links]]:
-    figure = number(0.01, 100_000)
-
+def _bandwidth(section: Section, model: Product, nodes: int) -> tuple[Links, dict[int, Links], tuple[SlowLink, ...]]:
     def links(part: Section, otherwise: Links) -> Links:
         found = Links(
-            part.take("nvlinkGBps", figure, otherwise.nvlink_gbps), part.take("nicGBps", figure, otherwise.nic_gbps)
+            part.take("nvlinkGBps", FIGURE, otherwise.nvlink_gbps),
+            part.take("nicGBps", FIGURE, otherwise.nic_gbps),
+            part.take("uplinkGBps", FIGURE, otherwise.uplink_gbps),
         )
         part.end()
         return found
@@ -249,8 +255,18 @@ def _bandwidth(section: Section, model: Product, nodes: int) -> tuple[Links, dic
         if isinstance(node, bool) or not isinstance(node, int) or not 0 <= node < nodes:
             raise ScenarioError(f"{where}: no such node; nodes are 0 to {nodes - 1}")
         per_node[node] = links(Section(content, where), default)
+    slow_links = tuple(_slow_link(part, nodes) for part in section.sections("links"))
     section.end()
-    return default, per_node
+    return default, per_node, slow_links
+
+
+def _slow_link(section: Section, nodes: int) -> SlowLink:
+    between = section.require("between", _list_of(integer(0, nodes - 1), 2))
+    if len(set(between)) != 2:
+        raise ScenarioError(f"{section.where}.between: two different nodes, such as [0, 1]")
+    link = SlowLink((between[0], between[1]), section.require("uplinkGBps", FIGURE))
+    section.end()
+    return link
 
 
 def _mapping(value: Any) -> dict[Any, Any]:

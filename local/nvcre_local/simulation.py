@@ -42,9 +42,13 @@ class SimulationDirectory:
             self.root / "bandwidth.json",
             {
                 "nodes": {
-                    name: {"nvlink_gbps": link.nvlink_gbps, "nic_gbps": link.nic_gbps}
+                    name: {"nvlink_gbps": link.nvlink_gbps, "nic_gbps": link.nic_gbps, "uplink_gbps": link.uplink_gbps}
                     for name, link in zip(names, links, strict=True)
                 },
+                "slow_links": [
+                    {"nodes": [node_name(node) for node in link.nodes], "gbps": link.gbps}
+                    for link in scenario.slow_links
+                ],
                 "run_seconds": scenario.run_seconds,
                 "probe_seconds": scenario.probe_seconds,
             },

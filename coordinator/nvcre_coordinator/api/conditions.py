@@ -42,6 +42,7 @@ class Reason(StrEnum):
     WORKLOAD_COMPLETED = "WorkloadCompleted"
     WORKLOAD_FAILED = "WorkloadFailed"
     WORKLOAD_STALLED = "WorkloadStalled"
+    PAIR_GIVEN_UP = "PairGivenUp"  # of a Job that tests a pair of nodes
     WORKLOAD_CREATION_ERROR = "WorkloadCreationError"
     HARDWARE_FAILURE_DETECTED = "HardwareFailureDetected"
     THRESHOLD_VIOLATED = "ThresholdViolated"
@@ -69,6 +70,8 @@ class Reason(StrEnum):
     LATE_EVIDENCE = "LateHardwareEvidence"
     APPLICATION_ERROR = "ApplicationError"
     DETECTOR_ERROR = "DetectorError"
+    PAIR_CREATED = "PairCreated"
+    PAIRS_TESTED = "PairsTested"
 
 
 class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

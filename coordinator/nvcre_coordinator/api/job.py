@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from nvcre_protos.vocabulary import ComponentKind
 
+from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import Condition, ConditionType, is_true
-from nvcre_coordinator.api.meta import Moment, ObjectMeta, check_year
+from nvcre_coordinator.api.meta import Moment, ObjectMeta, OwnerReference, check_year
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -56,6 +57,14 @@ class BandwidthTemplate(msgspec.Struct, frozen=True, rename="camel", omit_defaul
     test_type: str | None = None
 
 
+class SlowNodeSearch(StrEnum):
+    """What looks for the slow node of a run that violated a threshold."""
+
+    OFF = "Off"
+    NODE_PROBES = "NodeProbes"
+    NODE_PAIRS = "NodePairs"  # after the probes, where these name nobody
+
+
 class JobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     workload: WorkloadSpec
     workload_metadata: WorkloadMetadata | None = None
@@ -68,6 +77,7 @@ class JobSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     bandwidth_measurement: BandwidthTemplate | None = None
     thresholds: dict[str, str] = {}
     measurement_timeout: str | None = None
+    slow_node_search: SlowNodeSearch = SlowNodeSearch.NODE_PROBES
 
     @property
     def agent_mode(self) -> AgentMode:
@@ -156,3 +166,11 @@ class Job(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[str, str]:
         return self.metadata.namespace, self.metadata.name
+
+    @property
+    def searching_job(self) -> OwnerReference | None:
+        """Of a pair of nodes that is tested: the Job whose slow node is searched for."""
+        if names.LABEL_PAIR_OF not in self.metadata.labels:
+            return None
+        owners = self.metadata.owner_references
+        return next((owner for owner in owners if owner.controller and owner.api_version == names.API_VERSION), None)

@@ -18,6 +18,8 @@ EVENT_SOURCE: Final = "nvcre-coordinator"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_JOB: Final = "nvcre.nvidia.com/job"
 LABEL_WORKFLOW: Final = "nvcre.nvidia.com/workflow"
+LABEL_PAIR_OF: Final = "nvcre.nvidia.com/pair-of"  # on a Job that tests two nodes: the Job that was too slow
+LABEL_PAIR_ROUND: Final = "nvcre.nvidia.com/pair-round"
 LABEL_JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 LABEL_REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 LABEL_RESTART_ATTEMPT: Final = "jobset.sigs.k8s.io/restart-attempt"
@@ -34,6 +36,7 @@ JOB_FINALIZER: Final = "nvcre.nvidia.com/finalizer"
 BANDWIDTH_FINALIZER: Final = "nvcre.nvidia.com/bandwidthmeasurement-finalizer"
 
 RUNTIME_PATCH_MANAGER: Final = "nvcre.nvidia.com/controller"
+PAIR_PATCH_MANAGER: Final = "nvcre.nvidia.com/pair"
 
 PODS_CONFIG_MAP_KEY: Final = "pods.json"
 BLAMED_CONFIG_MAP_KEY: Final = "failed-nodes.json"

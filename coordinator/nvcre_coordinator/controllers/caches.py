@@ -149,7 +149,7 @@ class Caches:
             client,
             JOBS,
             convert=cached_job,
-            indexers={"run": lambda job: [f"{job.key[0]}/{workload_name(job.key[1])}"]},
+            indexers={"run": lambda job: [f"{job.key[0]}/{workload_name(job.key[1])}"], "pair of": _searching_job},
         )
         self.train_jobs: Informer[Cached[Any]] = Informer(
             client, TRAIN_JOBS, convert=lambda obj: cached(obj, dict), label_selector=names.LABEL_JOB
@@ -215,6 +215,11 @@ class Caches:
         found = self.jobs.by_index("run", f"{run[0]}/{run[1]}")
         return found[0].key if found else None
 
+    def pairs_of(self, job: Job) -> tuple[Job, ...]:
+        """The Jobs that test pairs of nodes for this one."""
+        found = self.jobs.by_index("pair of", job.metadata.uid)
+        return tuple(item.view for item in found if item.view is not None)
+
     def bandwidth_of(self, job: Job) -> BandwidthMeasurement | None:
         return next(iter(_of_job(self.bandwidths, job)), None)
 
@@ -244,6 +249,11 @@ def _of_job(informer: Informer[Cached[M]], job: Job) -> tuple[M, ...]:
     return tuple(
         sorted(found, key=lambda item: (names.ANNOTATION_JOB_UID not in item.metadata.annotations, item.metadata.name))
     )
+
+
+def _searching_job(item: Cached[Job]) -> list[str]:
+    owner = item.view.searching_job if item.view is not None else None
+    return [owner.uid] if owner is not None else []
 
 
 def _measured_job(item: Cached[M]) -> list[str]:

@@ -31,7 +31,7 @@ from nvcre_coordinator.core import job_lifecycle, restart
 from nvcre_coordinator.core.conditions import flips
 from nvcre_coordinator.core.health_verdicts import application_errors, evidence, late_incidents
 from nvcre_coordinator.core.incidents import Incident
-from nvcre_coordinator.core.job_conclusion import concluded, ended_at
+from nvcre_coordinator.core.job_conclusion import concluded, ended_at, pairing
 from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import Action
@@ -227,6 +227,10 @@ class JobController:
             said = find(after.view.status.conditions, ConditionType.IN_PROGRESS)
             note = said.message if said is not None else ""
             self._events.record(after.raw, type="Warning", reason=Reason.WORKLOAD_RESTARTING, note=note)
+        if pairing(before.view.status) and concluded(after.view.status):
+            verdict = find(after.view.status.conditions, ConditionType.ATTRIBUTED)
+            note = verdict.message if verdict is not None else ""
+            self._events.record(after.raw, type="Warning", reason=Reason.PAIRS_TESTED, note=note)
         uid = after.view.metadata.uid
         for unknown in blind:
             mark = (uid, f"{unknown.node} {unknown.message}")
@@ -273,8 +277,15 @@ class JobController:
 
     def _job_changed(self, old: Cached[Job] | None, new: Cached[Job] | None) -> None:
         item = new or old
-        if item is not None:
-            self._enqueue(item.key)
+        if item is None:
+            return
+        self._enqueue(item.key)
+        if item.view is not None and (owner := item.view.searching_job) is not None:
+            self._enqueue((item.key[0], owner.name))
+        if new is not None and new.view is not None and concluded(new.view.status):
+            for pair in self._caches.pairs_of(new.view):  # they need not go on
+                if not pair.status.terminal:
+                    self._enqueue(pair.key)
 
     def _child_changed(self, old: Cached[Any] | None, new: Cached[Any] | None) -> None:
         item = new or old

@@ -25,14 +25,18 @@ from nvcre_coordinator.api.measurement import BandwidthMeasurementSpec, GoodputM
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, Key, cached
 from nvcre_coordinator.core import job_lifecycle
+from nvcre_coordinator.core.job_conclusion import run_took
 from nvcre_coordinator.core.naming import (
     bandwidth_measurement_name,
     blamed_config_map_name,
     goodput_measurement_name,
 )
 from nvcre_coordinator.core.observed import Action, Decision, ProgressReset
+from nvcre_coordinator.core.pair_job import deadline
+from nvcre_coordinator.core.pair_search import PlannedPair
 from nvcre_coordinator.metrics import JobMetrics
 from nvcre_coordinator.workloads import WorkloadAdapter
+from nvcre_coordinator.workloads.pair_job import pair_job
 from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
 
 logger = logging.getLogger(__name__)
@@ -97,6 +101,8 @@ class JobActions:
                     pass  # the controller's: it holds the interface and the memory of the run
         if decision.overflow:
             await self._write_overflow(job, decision.overflow)
+        for planned in decision.start_pairs:
+            await self._start_pair(job, planned, decision.pair_gpu_jobs)
         return outcome
 
     async def _set_finalizers(self, job: Cached[Job], change: Callable[[list[str]], list[str]]) -> None:
@@ -269,6 +275,18 @@ class JobActions:
             note = f"{resource.kind} {name} could not be created: {error.message}"
             self._events.record(job.raw, type="Warning", reason=Reason.MEASUREMENT_CREATION_ERROR, note=note)
             logger.warning("measurement not created namespace=%s job=%s error=%r", *job.key, str(error))
+
+    async def _start_pair(self, job: Cached[Job], planned: PlannedPair, gpu_jobs: tuple[str, ...]) -> None:
+        assert job.view is not None
+        body = pair_job(job.view, planned, gpu_jobs, deadline(run_took(job.view.status)))
+        try:
+            await self._client.create(JOBS, body, job.key[0])
+        except ApiError as error:
+            if not error.already_exists:  # not in our cache yet
+                raise
+            return
+        note = f"Job {body['metadata']['name']} tests {' and '.join(planned.pair)}"
+        self._events.record(job.raw, type="Normal", reason=Reason.PAIR_CREATED, note=note)
 
     async def _write_overflow(self, job: Cached[Job], entries: tuple[FailedNode, ...]) -> None:
         assert job.view is not None

@@ -17,17 +17,19 @@ from nvcre_kube.resources import LEASES
 from nvcre_coordinator.api import names
 from nvcre_coordinator.api.job import FailedNode, Job
 from nvcre_coordinator.controllers.caches import CachedPod, Caches, Key
+from nvcre_coordinator.controllers.pair_observation import PairObserver
 from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core import clock_offset
 from nvcre_coordinator.core.attribution import AgentState, NodeFacts
 from nvcre_coordinator.core.goodput_status import measured_goodput
-from nvcre_coordinator.core.job_conclusion import concluded, ended_at, failed, stalled, wants_probes
+from nvcre_coordinator.core.job_conclusion import concluded, ended_at, failed, stalled, wants_pairs, wants_probes
 from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.measurement_lifecycle import measured_bandwidth
 from nvcre_coordinator.core.node_bandwidth import measured_nodes
 from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.observed import Gone, Observed, Workload
+from nvcre_coordinator.core.pair_job import given_up
 from nvcre_coordinator.core.pods import without_gpus
 from nvcre_coordinator.core.run_window import RunWindow
 from nvcre_coordinator.detectors import Blindness, DetectorSpecError, NodeFailureDetector, NodeView
@@ -60,6 +62,7 @@ class JobObserver:
         self._confirmations = confirmations
         self._probes = probes
         self._on_look = on_look
+        self._pairs = PairObserver(caches, confirmations)
 
     async def observe(self, job: Job, now: datetime, observing_since: datetime) -> tuple[Observed, list[Blindness]]:
         run = self.run_key(job)
@@ -83,6 +86,7 @@ class JobObserver:
         held = self.held_pods(job)
         probes = self._probes.ensure(job, group) if wants_probes(job) and group else None
         measured = measured_bandwidth(bandwidth) | measured_goodput(goodputs) | measured_nodes(job, group, probes)
+        pairs = self._pairs.search(job, pods, measured) if wants_pairs(job, measured) else None
         seen = Observed(
             job=job,
             workload=workload,
@@ -96,6 +100,8 @@ class JobObserver:
             hardware=hardware,
             measured=measured,
             probes=probes,
+            pairs=pairs,
+            search_over=self._pairs.is_over(job),
             tails=self._memory.tails(run),
             log_ends=self._log_ends(run, job),
             observing_since=observing_since,
@@ -165,11 +171,13 @@ class JobObserver:
     async def _workload(self, job: Job) -> Workload | Gone | None:
         """None while there is nothing to follow.
 
-        Deletion and restart look for the workload even when no reference is stored.  Our copy may be the one that a
+        Deletion and restart look for the workload even when no reference is stored, and a pair that was given up is
+        looked at until its workload is gone.  Our copy may be the one that a
         restart has deleted, which has the same name: then the server is asked.
         """
         deleting = job.metadata.deletion_timestamp is not None
-        if not self._adapter.matches(job) or (job.status.terminal and not deleting):
+        over = job.status.terminal and not given_up(job.status)
+        if not self._adapter.matches(job) or (over and not deleting):
             return None
         restarts = job.status.restart_count or 0
         if job.status.workload_ref is None and not deleting and not restarts:

@@ -2,24 +2,29 @@
 
 The terminal condition is written at once; `Attributed` says Unknown/Pending until the agents of the run have confirmed
 everything up to its end (at most 15 s; up to 30 s while a silent agent's node Lease cannot be judged yet) and, after a
-violated threshold, the ordered probes have ended (at most 5 minutes).  Then failedNodes is written once.
+violated threshold, the ordered probes have ended (at most 5 minutes) and, where they name nobody and the Job asks for
+it, pairs of its nodes were tested (core/pair_search.py).  Then failedNodes is written once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import msgspec
 
+from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import Condition, ConditionStatus, ConditionType, Reason, find, is_true
-from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStatus
-from nvcre_coordinator.core import failure_log, limits, thresholds
+from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStatus, SlowNodeSearch
+from nvcre_coordinator.core import failure_log, limits, pair_job, pair_search, thresholds
 from nvcre_coordinator.core.attribution import AgentState, Attribution, FailedRun, attribute_failure
 from nvcre_coordinator.core.conditions import Conditions, Stamp, put
 from nvcre_coordinator.core.durations import go_duration, parse_go_duration
 from nvcre_coordinator.core.goodput_status import KEYS as GOODPUT_KEYS
-from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed
+from nvcre_coordinator.core.naming import label_value
+from nvcre_coordinator.core.observed import Action, Decision, Gone, Measured, Observed
 from nvcre_coordinator.core.slow_nodes import attribute_slowness
+from nvcre_coordinator.core.slow_pairs import attribute_pairs
 
 CONFIRMATION_LIMIT = timedelta(seconds=15)
 LEASE_LIMIT = timedelta(seconds=30)
@@ -30,6 +35,7 @@ POLL = timedelta(seconds=15)
 CONFIRMATION_POLL = timedelta(seconds=1)
 DEFAULT_MEASUREMENT_TIMEOUT = timedelta(minutes=5)
 PROBING = "Waiting for the probes of the run's nodes"
+PAIRING = "Waiting for Jobs that test pairs of nodes"
 
 
 def ended_at(status: JobStatus) -> datetime | None:
@@ -56,14 +62,49 @@ def concluded(status: JobStatus) -> bool:
     return condition is not None and condition.status is not ConditionStatus.UNKNOWN
 
 
+def pairing(status: JobStatus) -> bool:
+    """Waiting for the Jobs of pairs."""
+    condition = find(status.conditions, ConditionType.ATTRIBUTED)
+    return condition is not None and condition.reason == Reason.PENDING and condition.message.startswith(PAIRING)
+
+
 def wants_probes(job: Job) -> bool:
     """A run that ended well and either has a threshold on its nodes, or was too slow with no hardware to explain it."""
     if concluded(job.status) or not is_true(job.status.conditions, ConditionType.SUCCEEDED):
         return False
+    if find(job.status.conditions, ConditionType.VALIDATION_FAILED) is None:
+        return _on_nodes(job)
+    return _unexplained(job) and _may_probe(job)
+
+
+def wants_pairs(job: Job, measured: Measured) -> bool:
+    """A run whose bus bandwidth was too low: pairs are judged by that."""
+    bandwidth = measured.values.get(thresholds.BUS_BANDWIDTH)
+    demanded = job.spec.thresholds.get(thresholds.BUS_BANDWIDTH)
+    if job.spec.slow_node_search is not SlowNodeSearch.NODE_PAIRS or bandwidth is None or demanded is None:
+        return False
+    if concluded(job.status) or not _unexplained(job):
+        return False
+    return bool(thresholds.evaluate({thresholds.BUS_BANDWIDTH: demanded}, {thresholds.BUS_BANDWIDTH: bandwidth}))
+
+
+def _on_nodes(job: Job) -> bool:
+    return thresholds.MIN_NODE_BUS_BANDWIDTH in job.spec.thresholds
+
+
+def _may_probe(job: Job) -> bool:
+    return _on_nodes(job) or job.spec.slow_node_search is not SlowNodeSearch.OFF
+
+
+def run_took(status: JobStatus) -> timedelta:
+    end = ended_at(status)
+    return end - status.workload_start_time if end is not None and status.workload_start_time else timedelta(0)
+
+
+def _unexplained(job: Job) -> bool:
+    """A violated threshold, and no hardware evidence."""
     validation = find(job.status.conditions, ConditionType.VALIDATION_FAILED)
-    if validation is None:
-        return thresholds.MIN_NODE_BUS_BANDWIDTH in job.spec.thresholds
-    return validation.reason == Reason.THRESHOLD_VIOLATED and not _hardware(job.status)
+    return validation is not None and validation.reason == Reason.THRESHOLD_VIOLATED and not _hardware(job.status)
 
 
 def conclude(seen: Observed, status: JobStatus, stamp: Stamp) -> Decision:
@@ -242,7 +283,7 @@ def _conclude_failure(seen: Observed, status: JobStatus, end: datetime, stamp: S
         deleted=_was_deleted(status),
         log_ends=seen.log_ends or {},
     )
-    attribution = attribute_failure(run, status.failed_nodes)
+    attribution = _accusing_nobody(seen.job, attribute_failure(run, status.failed_nodes))
     if status.failure_log is None:
         log = failure_log.build(attribution.culprit, seen.pods, seen.tails)
         status = msgspec.structs.replace(status, failure_log=log)
@@ -258,8 +299,12 @@ def _was_deleted(status: JobStatus) -> bool:
 def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition, stamp: Stamp) -> Decision:
     waited = _passed(stamp.now, validation.last_transition_time)
     progress = seen.probes
-    finished = progress is not None and progress.done
-    if not finished and waited < PROBE_LIMIT:
+    finished = (progress is not None and progress.done) or not _may_probe(seen.job)
+    just_judged = (
+        find(seen.job.status.conditions, ConditionType.VALIDATION_FAILED) is None
+    )  # `pairs` is not looked for yet
+    pairs_next = just_judged and seen.job.spec.slow_node_search is SlowNodeSearch.NODE_PAIRS
+    if (not finished or pairs_next) and waited < PROBE_LIMIT:
         return _pending(status, PROBING, min(POLL, PROBE_LIMIT - waited), (), stamp)
     attribution = attribute_slowness(
         seen.group,
@@ -269,13 +314,41 @@ def _conclude_slowness(seen: Observed, status: JobStatus, validation: Condition,
         stamp.now,
         finished=finished,
     )
-    return _done(status, attribution, stamp)
+    if not attribution.attributed and seen.pairs is not None:
+        return _pair_nodes(seen, seen.pairs, status, validation, stamp)
+    return _done(status, _accusing_nobody(seen.job, attribution), stamp)
+
+
+def _pair_nodes(
+    seen: Observed, search: pair_search.PairSearch, status: JobStatus, validation: Condition, stamp: Stamp
+) -> Decision:
+    if search.obstacle:
+        message = f"Could not be narrowed: {search.obstacle}. {validation.message}"
+        return _done(status, Attribution((), False, Reason.NOT_NARROWED, message), stamp)
+    limit = PROBE_LIMIT + pair_job.search_limit(run_took(status))
+    left = limit - _passed(stamp.now, validation.last_transition_time)
+    step = pair_search.next_step(search, expired=left <= timedelta(0))
+    if step.conclusion is not None:
+        return _done(status, attribute_pairs(search, step.conclusion, validation.message, stamp.now), stamp)
+    label = f"{names.LABEL_PAIR_OF}={label_value(seen.job.metadata.name)}"
+    pending = _pending(status, f"{PAIRING}; they have the label {label}", left, (), stamp)
+    return replace(pending, start_pairs=step.start, pair_gpu_jobs=search.gpu_jobs)
+
+
+def _accusing_nobody(job: Job, attribution: Attribution) -> Attribution:
+    """A pair that failed or was slow says nothing about either node; who searches with it does."""
+    owner = job.searching_job
+    if owner is None or not (attribution.entries or attribution.reason is Reason.NOT_NARROWED):
+        return attribution
+    message = f"A pair of nodes accuses neither of them; Job {owner.name} says who is to blame"
+    return replace(attribution, entries=(), attributed=False, reason=Reason.NOT_NARROWED, message=message)
 
 
 def _pending(status: JobStatus, message: str, wait: timedelta, unconfirmed: tuple[str, ...], stamp: Stamp) -> Decision:
     known = find(status.conditions, ConditionType.ATTRIBUTED)
     conditions = status.conditions
-    if known is None or (message == PROBING and known.message != PROBING):  # the others change too quickly to be told
+    lasting = message.startswith((PROBING, PAIRING))  # the others change too quickly to be told
+    if known is None or (lasting and known.message != message):
         conditions = put(
             conditions,
             ConditionType.ATTRIBUTED,

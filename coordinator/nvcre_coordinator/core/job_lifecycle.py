@@ -17,7 +17,16 @@ from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find, is_true
 from nvcre_coordinator.api.job import FailedNode, FailedNodeReason, Job, JobStatus, WorkloadRef
 from nvcre_coordinator.api.meta import second
-from nvcre_coordinator.core import job_conclusion, job_deletion, limits, restart, scheduling_block, stall, thresholds
+from nvcre_coordinator.core import (
+    job_conclusion,
+    job_deletion,
+    limits,
+    pair_job,
+    restart,
+    scheduling_block,
+    stall,
+    thresholds,
+)
 from nvcre_coordinator.core.conditions import Stamp, execution, put
 from nvcre_coordinator.core.naming import blamed_config_map_name
 from nvcre_coordinator.core.observed import Action, Decision, Gone, Observed, Workload, WorkloadPhase
@@ -40,6 +49,8 @@ def decide(seen: Observed, now: datetime) -> Decision:
     if not status.terminal:
         return _bounded(seen, replace(decision, status=status, actions=actions))
     concluded = job_conclusion.conclude(seen, status, stamp)
+    if pair_job.given_up(status) and isinstance(seen.workload, Workload):
+        concluded = replace(concluded, actions=(*concluded.actions, Action.DELETE_WORKLOAD), doomed=seen.workload.uid)
     return _bounded(seen, replace(concluded, actions=(*actions, *concluded.actions)))
 
 
@@ -70,6 +81,8 @@ def _progress(seen: Observed, stamp: Stamp) -> Decision:
             return Decision(mistaken)
         if restart.number(status):
             return restart.proceed(seen, stamp.now)
+        if (why := pair_job.gives_up(seen, None, stamp.now)) is not None:
+            return _failed(seen, Reason.PAIR_GIVEN_UP, why, stamp)
         return Decision(status, (Action.CREATE_WORKLOAD,))
     if seen.workload is None:
         return Decision(status, requeue_after=SAFETY_NET)
@@ -87,6 +100,8 @@ def _follow(seen: Observed, workload: Workload | Gone, stamp: Stamp) -> Decision
             text = f"Workload {title} completed: {message}" if message else f"Workload {title} completed successfully"
             succeeded = ConditionType.SUCCEEDED, Reason.WORKLOAD_COMPLETED
             return Decision(_execution(seen.job.status, *succeeded, text, stamp))
+        case Workload() if (why := pair_job.gives_up(seen, workload, stamp.now)) is not None:
+            return _failed(seen, Reason.PAIR_GIVEN_UP, why, stamp)
         case Workload(phase=WorkloadPhase.PENDING):
             return _pending(seen, workload, stamp)
         case Workload():

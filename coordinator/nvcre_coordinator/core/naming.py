@@ -48,6 +48,11 @@ def blamed_config_map_name(job: str) -> str:
     return truncated(f"{job}-failed-nodes", MAX_OBJECT_NAME)
 
 
+def pair_job_name(job: str, uid: str, round_name: str, pair: tuple[str, str]) -> str:
+    """Of the Job that tests a pair of nodes for this one: the same whenever it is asked for."""
+    return truncated(f"{job}-pair-{round_name}-{fnv1a_32('/'.join((uid, *pair))):08x}", MAX_OBJECT_NAME)
+
+
 def label_value(job: str) -> str:
     """A Job's name as the value of `nvcre.nvidia.com/job`: object names may be longer than label values."""
     return truncated(job, MAX_OBJECT_NAME)

@@ -1,4 +1,4 @@
-"""The part of a NodeHealth that the job side reads: incidents, what the agent is blind for, and the boot id.
+"""The part of a NodeHealth that the job side reads: incidents, what the agent is blind for, the boot id, which GPUs.
 
 Incidents are the fleet side's own structs (core/incidents.py), so that there is one view of them.
 """
@@ -21,9 +21,18 @@ class MonitorView(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+class _Gpu(msgspec.Struct, frozen=True):
+    product: str = ""
+
+
+class _Inventory(msgspec.Struct, frozen=True):
+    gpus: tuple[_Gpu, ...] = ()
+
+
 class _Status(msgspec.Struct, frozen=True):
     verdict: str = "Unknown"
     boot_id: str = msgspec.field(default="", name="bootID")
+    inventory: _Inventory = _Inventory()
     monitors: tuple[MonitorView, ...] = ()
     incidents: tuple[Incident, ...] = ()
     closed_incidents: tuple[Incident, ...] = msgspec.field(default=(), name="closedIncidents")
@@ -32,6 +41,8 @@ class _Status(msgspec.Struct, frozen=True):
 
 class NodeHealth(msgspec.Struct, frozen=True):
     node: str
+    verdict: str = ""
+    hardware: tuple[str, int] = ("", 0)  # product and number of its GPUs
     boot_id: str = ""
     blind: str = ""  # why the agent cannot see, one sentence; empty when it can
     open: tuple[Incident, ...] = ()
@@ -56,6 +67,8 @@ def node_health(obj: dict[str, Any]) -> NodeHealth:
     blind = [monitor for monitor in status.monitors if monitor.state == BLIND]
     return NodeHealth(
         node=obj["metadata"]["name"],
+        verdict=status.verdict,
+        hardware=(gpus[0].product, len(gpus)) if (gpus := status.inventory.gpus) else ("", 0),
         boot_id=status.boot_id,
         blind="; ".join(f"{monitor.name}: {monitor.message or monitor.reason}" for monitor in blind),
         open=status.incidents,

@@ -13,6 +13,7 @@ from nvcre_coordinator.core.attribution import NodeFacts
 from nvcre_coordinator.core.last_steps import LogEnd
 from nvcre_coordinator.core.localisation import ProbeResult
 from nvcre_coordinator.core.node_health import NodeHealth
+from nvcre_coordinator.core.pair_search import PairSearch, PlannedPair
 from nvcre_coordinator.core.pods import PodRecord
 
 
@@ -77,6 +78,8 @@ class Observed:
     hardware: tuple[FailedNode, ...] = ()  # what the detectors accept now
     measured: Measured = Measured()
     probes: ProbeProgress | None = None
+    pairs: PairSearch | None = None  # of a slow run whose nodes are to be tested in pairs
+    search_over: bool = False  # of the Job of a pair: nobody waits for it any more
     tails: Mapping[str, str] = field(default_factory=dict)  # log tails by pod uid
     log_ends: Mapping[str, LogEnd] | None = None  # of a stalled run, by pod uid; None: not read (yet)
     observing_since: datetime | None = None  # when this coordinator began to lead
@@ -116,3 +119,5 @@ class Decision:
     overflow: tuple[FailedNode, ...] = ()  # entries for the ConfigMap, beyond the status' budget
     doomed: str = ""  # uid of the workload of DELETE_WORKLOAD
     progress_reset: ProgressReset | None = None
+    start_pairs: tuple[PlannedPair, ...] = ()
+    pair_gpu_jobs: tuple[str, ...] = ()  # the replicated jobs of the workload whose pods have the GPUs

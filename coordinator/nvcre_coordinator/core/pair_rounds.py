@@ -1,16 +1,18 @@
 """Which node of a slow pair is to blame? Pairs first, then every suspect with a partner that is proven good.
 
 `first_round` pairs the nodes; both nodes of a slow pair are suspects and those of a fast one are good. `second_round`
-gives each suspect a good partner, a different one as far as there are enough. `conclude` blames the suspect that stays
-slow; where both suspects of a pair are fast with others, the link between them is suspected and neither node. A pair
-that could not be tested says nothing, neither good nor bad, and its blocker is named (spec 8.27 and 8.28).
+gives each suspect a good partner, a different one as far as there are enough, and none that it was slow with: that may
+be the link. `conclude` blames the suspect that stays slow; where both suspects of a pair are fast with others, the link
+between them is suspected and neither node. A pair that could not be tested says nothing, neither good nor bad, and its
+blocker is named (spec 8.27 and 8.28).
 
-It decides only. A pair is a Job on two nodes, because nccl-tests starts over nodes by MPI; who runs it judges it fast
-or slow by its threshold.
+What is run when is core/pair_search.py: a pair is a Job on two nodes, because nccl-tests starts over nodes by MPI, and
+its threshold says whether it is slow.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -49,12 +51,17 @@ def first_round(nodes: Sequence[str]) -> tuple[Pair, ...]:
 
 
 def second_round(first: Iterable[PairResult]) -> tuple[Pair, ...]:
-    """(suspect, good partner); empty where there is no suspect or nobody is proven good."""
+    """(suspect, good partner); a suspect is left out where nobody is proven good."""
     results = tuple(first)
     good, suspects = _good(results), _suspects(results)
-    if not good:
-        return ()
-    return tuple((suspect, good[place % len(good)]) for place, suspect in enumerate(suspects))
+    slow_together = {frozenset(result.pair) for result in results if result.state is PairState.SLOW}
+    pairs: list[Pair] = []
+    for suspect in suspects:
+        taken = Counter(partner for _, partner in pairs)
+        partners = [node for node in good if frozenset((suspect, node)) not in slow_together]
+        if partners:  # the first of those that were taken least
+            pairs.append((suspect, min(partners, key=lambda node: taken[node])))
+    return tuple(pairs)
 
 
 def conclude(first: Iterable[PairResult], second: Iterable[PairResult]) -> Conclusion:

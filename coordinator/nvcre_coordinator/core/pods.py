@@ -155,8 +155,13 @@ def end_attempt(run: RunRecord, *, kept: Set[str], dropped: Set[str]) -> RunReco
     return RunRecord(pods=pods)
 
 
+def with_gpus(pods: Iterable[PodRecord]) -> tuple[PodRecord, ...]:
+    """The placed pods of the last attempt that have GPUs; a worker may have come by its GPUs in other ways."""
+    return tuple(pod for pod in last_attempt(pods) if pod.node and (pod.gpus or not pod.launcher))
+
+
 def without_gpus(pods: Iterable[PodRecord]) -> frozenset[str]:
-    """Nodes where the run has nothing but launchers without GPUs; a worker may have come by its GPUs in other ways."""
+    """Nodes where the run has nothing but launchers without GPUs."""
     seen = tuple(pod for pod in pods if pod.node)
     return frozenset(pod.node for pod in seen) - {pod.node for pod in seen if pod.gpus or not pod.launcher}
 

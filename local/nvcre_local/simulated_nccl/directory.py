@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,14 @@ class Directory:
         if figures is None:
             raise SimulationBroken(f"{self.root / 'bandwidth.json'} has no figures for node {node}")
         gpus = len(self.driver(node)["gpus"])
-        return NodeLinks(node, gpus, float(figures["nvlink_gbps"]), float(figures["nic_gbps"]))
+        return NodeLinks(
+            node, gpus, float(figures["nvlink_gbps"]), float(figures["nic_gbps"]), figures.get("uplink_gbps")
+        )
+
+    def slow_links_gbps(self, nodes: Collection[str]) -> tuple[float, ...]:
+        """Of the links between two of these nodes."""
+        links = _read_json(self.root / "bandwidth.json").get("slow_links") or ()
+        return tuple(float(link["gbps"]) for link in links if set(link["nodes"]) <= set(nodes))
 
     def seconds(self, key: str, default: float) -> float:
         """`run_seconds` (a workload) or `probe_seconds` (an agent's probe): how long the rows take to appear."""

@@ -19,12 +19,13 @@ NOISE = 0.012
 
 @dataclass(frozen=True, slots=True)
 class NodeLinks:
-    """Healthy bus bandwidth of a node's links. `nic_gbps` is one NIC; there is one a GPU."""
+    """Bus bandwidth of a node's links. There is a NIC a GPU; `uplink_gbps` is what one reaches to other nodes."""
 
     name: str
     gpus: int
     nvlink_gbps: float
     nic_gbps: float
+    uplink_gbps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,21 @@ class Fabric:
     ranks: int
     nvls: bool = True
     peer_to_peer: bool = True
+    slow_links_gbps: tuple[float, ...] = ()
+    """Those between two of the nodes, of one NIC."""
 
     @classmethod
-    def over(cls, nodes: tuple[NodeLinks, ...], ranks: int, environment: Mapping[str, str]) -> Fabric:
+    def over(
+        cls,
+        nodes: tuple[NodeLinks, ...],
+        ranks: int,
+        environment: Mapping[str, str],
+        slow_links_gbps: tuple[float, ...] = (),
+    ) -> Fabric:
         """With NVLink and shared memory both disabled even neighbours talk through their NICs (the loopback test)."""
         loopback = environment.get("NCCL_P2P_DISABLE") == "1" and environment.get("NCCL_SHM_DISABLE") == "1"
-        return cls(nodes, ranks, nvls=environment.get("NCCL_NVLS_ENABLE") != "0", peer_to_peer=not loopback)
+        nvls = environment.get("NCCL_NVLS_ENABLE") != "0"
+        return cls(nodes, ranks, nvls=nvls, peer_to_peer=not loopback, slow_links_gbps=slow_links_gbps)
 
     @property
     def peak_busbw_gbps(self) -> float:
@@ -52,7 +62,8 @@ class Fabric:
                 continue
             limits.append(node.nvlink_gbps * (1.0 if self.nvls else NVLS_SHARE))
             if len(self.nodes) > 1:
-                limits.append(node.nic_gbps * node.gpus)
+                uplink_gbps = node.nic_gbps if node.uplink_gbps is None else min(node.nic_gbps, node.uplink_gbps)
+                limits += [gbps * node.gpus for gbps in (uplink_gbps, *self.slow_links_gbps)]
         return min(limits)
 
     @property

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from nvcre_local.simulated_nccl import text
@@ -127,12 +128,19 @@ def mpirun(directory: Directory, node: str, pod: PodIdentity, arguments: list[st
             f"\n\nNode:       {node}\nExecutable: {asked.program}\n{rule}\n"
         )
         return 134
+    if asked.processes is None:  # a slot, a process: what the hostfile of Trainer has
+        asked = replace(asked, processes=_slots(Path(environment.get("NVCRE_POD_DIR", ""))))
     parsed = parse_test(program, list(asked.arguments))
     handshake = Handshake(directory, pod.jobset)
     workers = _await_workers(handshake, asked, parsed, gpus=len(directory.driver(node)["gpus"]))
     devices = _devices(directory, workers, asked, parsed)
     nodes = dict.fromkeys(device.host for device in devices)
-    fabric = Fabric.over(tuple(directory.links(name) for name in nodes), len(devices), environment | asked.environment)
+    fabric = Fabric.over(
+        tuple(directory.links(name) for name in nodes),
+        len(devices),
+        environment | asked.environment,
+        directory.slow_links_gbps(nodes),
+    )
 
     def watch() -> None:
         rank = handshake.failed()
@@ -150,6 +158,13 @@ def mpirun(directory: Directory, node: str, pod: PodIdentity, arguments: list[st
         return EXIT_NCCL
     handshake.finish()
     return 0
+
+
+def _slots(pod: Path) -> int:
+    """mpirun without a number of processes starts one a slot; without a hostfile one."""
+    hostfile = pod / "volumes" / "mpi-hostfile" / "hostfile"
+    lines = hostfile.read_text().splitlines() if hostfile.exists() else []
+    return sum(int(line.rpartition("slots=")[2]) for line in lines if "slots=" in line) or 1
 
 
 def _await_workers(handshake: Handshake, asked: MpiArguments, parsed: PerfArguments, *, gpus: int) -> list[Worker]:

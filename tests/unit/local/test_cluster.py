@@ -26,14 +26,15 @@ def container(runtime, job: str):
     return jobs[job]["template"]["spec"]["template"]["spec"]["containers"][0]
 
 
-def test_the_simulated_runtime_has_a_worker_a_node_and_a_launcher_of_all_ranks():
+def test_the_simulated_runtime_has_a_worker_a_node_and_a_launcher_for_any_number_of_them():
     runtime = objects.simulated_runtime(SCENARIO, "team")
     assert (runtime["metadata"]["name"], runtime["metadata"]["namespace"]) == ("nccl-all-reduce-runtime", "team")
     jobs = {job["name"]: job["template"]["spec"] for job in runtime["spec"]["template"]["spec"]["replicatedJobs"]}
     assert (jobs["node"]["parallelism"], jobs["node"]["completions"]) == (3, 3)
     assert runtime["spec"]["mlPolicy"]["numNodes"] == 1  # Kubeflow Trainer makes as many launchers
     assert container(runtime, "node")["resources"]["limits"] == {"nvidia.com/gpu": 4}
-    assert container(runtime, "launcher")["command"][:3] == ["mpirun", "-np", "12"]
+    assert runtime["spec"]["mlPolicy"]["mpi"]["numProcPerNode"] == 4
+    assert container(runtime, "launcher")["command"] == ["mpirun", "--allow-run-as-root"]
 
 
 def test_the_real_runtime_runs_nccl_tests_over_all_gpus_of_the_machine():

@@ -1,0 +1,93 @@
+"""The Job that tests a pair of nodes: how long it may take, when it gives up, and what its end says of the pair.
+
+Fast where its threshold was satisfied, slow where it was violated. Whatever else became of it, such as no room on the
+nodes, a failure, hardware evidence or no figure, is "not tested" with its reason: neither blamed nor cleared. The Job
+is built in workloads/pair_job.py; which pairs there are is core/pair_search.py.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from nvcre_coordinator.api import names
+from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Reason, find, is_true
+from nvcre_coordinator.api.job import Job, JobStatus
+from nvcre_coordinator.core.durations import go_duration
+from nvcre_coordinator.core.limits import clip
+from nvcre_coordinator.core.observed import Observed, Workload, WorkloadPhase
+from nvcre_coordinator.core.pair_rounds import PairState
+from nvcre_coordinator.core.pair_search import PairRun, Round
+
+PLACED = timedelta(minutes=2)
+AT_LEAST = timedelta(minutes=5)  # for a run, whose programs have to start and whose log has to be read
+ROUNDS = 4  # of the pairs that wait for one another
+BLOCKER_BYTES = 160
+
+
+def deadline(run_took: timedelta) -> timedelta:
+    """Of one pair, from its start: it runs what the slow run ran."""
+    return PLACED + AT_LEAST + 2 * max(run_took, timedelta(0))
+
+
+def search_limit(run_took: timedelta) -> timedelta:
+    return ROUNDS * deadline(run_took)
+
+
+def gives_up(seen: Observed, workload: Workload | None, now: datetime) -> str | None:
+    """Why the Job of a pair ends here: nobody waits for it any more, or it has no place on its nodes."""
+    owner = seen.job.searching_job
+    if owner is None:
+        return None
+    if seen.search_over:
+        return f"the search of Job {owner.name} is over"
+    created = seen.job.metadata.creation_timestamp
+    if created is None or abs(now - created) < PLACED:
+        return None
+    why = _unplaced(seen, workload)
+    return None if why is None else f"not placed within {go_duration(PLACED)}: {why}"
+
+
+def _unplaced(seen: Observed, workload: Workload | None) -> str | None:
+    if workload is None:
+        refused = find(seen.job.status.conditions, ConditionType.IN_PROGRESS)
+        return refused.message if refused is not None else "its workload was not created"
+    if workload.phase is WorkloadPhase.PENDING:
+        return workload.message
+    if seen.unschedulable is not None:
+        return seen.unschedulable
+    return None if seen.pods else workload.message or "no pod was created"
+
+
+def given_up(status: JobStatus) -> bool:
+    """Its workload, if there is one, has to go."""
+    failed = find(status.conditions, ConditionType.FAILED)
+    return failed is not None and failed.status is ConditionStatus.TRUE and failed.reason == Reason.PAIR_GIVEN_UP
+
+
+def pair_run(job: Job, busbw_gbps: float | None) -> PairRun | None:
+    """None for a Job that is no pair of ours. It has ended when all evidence about it is in."""
+    pair = tuple(job.metadata.annotations.get(names.ANNOTATION_GROUP_NODES, "").split(","))
+    number = job.metadata.labels.get(names.LABEL_PAIR_ROUND, "")
+    if len(pair) != 2 or number not in set(Round):
+        return None
+    attributed = find(job.status.conditions, ConditionType.ATTRIBUTED)
+    if attributed is None or attributed.status is ConditionStatus.UNKNOWN:
+        return PairRun(Round(number), pair)
+    state, blocker = _judged(job.status)
+    ended_at = attributed.last_transition_time
+    return PairRun(Round(number), pair, state, busbw_gbps, clip(blocker, BLOCKER_BYTES), ended_at)
+
+
+def _judged(status: JobStatus) -> tuple[PairState, str]:
+    for kind in (ConditionType.HARDWARE_FAILED, ConditionType.FAILED):
+        condition = find(status.conditions, kind)
+        if condition is not None and condition.status is ConditionStatus.TRUE:
+            return PairState.NOT_TESTED, condition.message
+    validation = find(status.conditions, ConditionType.VALIDATION_FAILED)
+    if validation is None:
+        return PairState.NOT_TESTED, "it was not judged"
+    if not is_true(status.conditions, ConditionType.VALIDATION_FAILED):
+        return PairState.FAST, ""
+    if validation.reason == Reason.THRESHOLD_VIOLATED:
+        return PairState.SLOW, ""
+    return PairState.NOT_TESTED, validation.message

@@ -1,0 +1,96 @@
+"""What a Job says after its nodes were tested in pairs: the nodes that stayed slow, or the link, or the fabric.
+
+A node is named with the figures of its pairs and of what proves its partner good. A link, a fabric, candidates that no
+good partner was found for and pairs that were not tested are told in the message, and accuse nobody (spec 8.27, 8.28).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from nvcre_protos.vocabulary import ComponentKind
+
+from nvcre_coordinator.api.conditions import Reason
+from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
+from nvcre_coordinator.core.attribution import Attribution
+from nvcre_coordinator.core.limits import clip_entry
+from nvcre_coordinator.core.pair_rounds import Conclusion, Pair, PairState
+from nvcre_coordinator.core.pair_search import PairRun, PairSearch
+
+MOST_NAMED = 3
+_DO = "Cordon the node; look at ibstat, port error counters, its cables and switch ports"
+
+
+def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: datetime) -> Attribution:
+    entries = tuple(_entry(search, node, violation, now) for node in sorted(found.blamed))
+    parts = (
+        [f"Pairs of nodes found {_few(found.blamed)} slow, also with a partner that is proven good"] if entries else []
+    )
+    parts += [_link(search, pair) for pair in found.links[:MOST_NAMED]]
+    if found.unresolved:
+        why = "no partner is proven good" if search_lacks_good(search) else "they were not tested with a good partner"
+        parts.append(f"candidates are {_few(found.unresolved)}: {why}")
+    if found.all_fast:
+        parts.append(
+            "every pair of its nodes is fast: the fabric between them is suspected, or what shows only in all of them"
+        )
+    if found.not_tested:
+        parts.append(f"not tested: {'; '.join(found.not_tested[:MOST_NAMED])}{_more(len(found.not_tested))}")
+    told = ". ".join(part[0].upper() + part[1:] for part in parts)
+    if entries:
+        return Attribution(entries, True, Reason.NODES_NAMED, told)
+    return Attribution((), False, Reason.NOT_NARROWED, f"{told}. {violation}")
+
+
+def search_lacks_good(search: PairSearch) -> bool:
+    return not any(run.state is PairState.FAST for run in search.known)
+
+
+def _entry(search: PairSearch, node: str, violation: str, now: datetime) -> FailedNode:
+    slow = [run for run in search.known if node in run.pair and run.state is PairState.SLOW]
+    partner = _other(slow[-1], node)
+    proof = next((run for run in search.known if partner in run.pair and run.state is PairState.FAST), None)
+    pairs = " and ".join(f"with {_other(run, node)} {_figure(run)}" for run in slow)
+    proven = f"; {partner} with {_other(proof, partner)} {_figure(proof)}" if proof is not None else ""
+    return clip_entry(
+        FailedNode(
+            name=node,
+            reason=FailedNodeReason.THRESHOLD_VIOLATION,
+            message=f"slow in pairs: {pairs}{proven}. {_DO}. {violation}",
+            component=Component(ComponentKind.NODE),
+            evidence=tuple(
+                Evidence(source="probe", message=f"pair {_title(run)}: {_figure(run)}", time=run.ended_at or now)
+                for run in (*slow, *([proof] if proof is not None else []))
+            ),
+        )
+    )
+
+
+def _link(search: PairSearch, pair: Pair) -> str:
+    slow = next(run for run in search.known if run.pair == pair and run.state is PairState.SLOW)
+    fast = [next(run for run in search.known if node in run.pair and run.state is PairState.FAST) for node in pair]
+    others = ", ".join(f"{_title(run)} {_figure(run)}" for run in dict.fromkeys(fast))
+    return (
+        f"the link between {_title(slow)} is suspected: {_figure(slow)} together, both are fast with others ({others})"
+    )
+
+
+def _other(run: PairRun, node: str) -> str:
+    return run.pair[1] if run.pair[0] == node else run.pair[0]
+
+
+def _title(run: PairRun) -> str:
+    return " and ".join(run.pair)
+
+
+def _figure(run: PairRun) -> str:
+    word = run.state.value if run.state is not None else ""
+    return f"{run.busbw_gbps:.2f} GB/s" if run.busbw_gbps is not None else word
+
+
+def _few(nodes: tuple[str, ...]) -> str:
+    return ", ".join(sorted(nodes)[:MOST_NAMED]) + _more(len(nodes))
+
+
+def _more(count: int) -> str:
+    return f" and {count - MOST_NAMED} more" if count > MOST_NAMED else ""
