@@ -1,4 +1,4 @@
-"""The five scenarios on a real control plane: with kube-scheduler, JobSet and Trainer, the result is the same.
+"""The scenarios on a real control plane: with kube-scheduler, JobSet and Trainer, the result is the same.
 
 All on the session's control plane, one after the other (`nvcre local run --attach`), and none leaves anything for the
 next.

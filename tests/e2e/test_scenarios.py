@@ -1,4 +1,4 @@
-"""The five scenarios, through the command: does the run say which node, which GPU, and why?"""
+"""The scenarios, through the command: does the run say which node, which GPU, and why?"""
 
 from __future__ import annotations
 
@@ -72,6 +72,15 @@ def test_the_node_with_slow_nvlinks_is_found_by_the_probes(report):
         "node-3": "Pass",
     }
     assert {evidence["source"] for evidence in the_node(report, "node-2")["evidence"]} == {"probe"}
+
+
+@scenario("slow-pair")
+def test_27_a_node_that_is_slow_only_with_others_is_found_by_pairs_with_proven_good_partners(report):
+    assert {probe["verdict"] for probe in report["probes"]} == {"Pass"}
+    node = the_node(report, "node-1")
+    assert {evidence["source"] for evidence in node["evidence"]} == {"probe"}
+    pairs = [evidence["message"].partition(":")[0] for evidence in node["evidence"]]
+    assert pairs == ["pair node-0 and node-1", "pair node-1 and node-3", "pair node-2 and node-3"]
 
 
 @scenario("app-crash")

@@ -15,6 +15,7 @@ FOLDERS = {
     "u": "tests/unit/coordinator",
     "f": "tests/component/fleet",
     "s": "tests/component/scenarios",
+    "e": "tests/e2e",
 }
 NUMBERS = [f"{number:02d}" for number in range(1, 49)]
 
