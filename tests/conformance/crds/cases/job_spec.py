@@ -15,6 +15,11 @@ from ..case import (
     Case,
 )
 
+JUDGED = {
+    "spec.bandwidthMeasurement": {"logProfileRef": "nccl-bandwidth"},
+    "spec.thresholds": {"busBandwidthGBps": "value >= 300"},
+}
+
 CASES = [
     Case("the smallest Job"),
     Case("no spec", given={"spec": ABSENT}, refused=((REQUIRED, "spec", "Required value"),)),
@@ -221,5 +226,26 @@ CASES = [
         refused=((TOO_MANY, "spec.thresholds", "at most 32 items"),),
     ),
     Case("null means absent", given={"spec.nodeHealthMonitor": None, "spec.thresholds": None}),
+    *(Case(f"slowNodeSearch {how}", given={"spec.slowNodeSearch": how}) for how in ("Off", "NodeProbes")),
+    Case("slowNodeSearch NodePairs", given={"spec.slowNodeSearch": "NodePairs", **JUDGED}),
+    Case(
+        "slowNodeSearch is none that exists",
+        given={"spec.slowNodeSearch": "Pairs"},
+        refused=((UNSUPPORTED, "spec.slowNodeSearch", '"NodePairs"'),),
+    ),
+    *(
+        Case(
+            f"slowNodeSearch NodePairs without {missing}",
+            given={"spec.slowNodeSearch": "NodePairs", **JUDGED, missing: ABSENT},
+            refused=((INVALID, "spec", "it needs bandwidthMeasurement and the threshold busBandwidthGBps"),),
+        )
+        for missing in JUDGED
+    ),
+    Case(
+        "the threshold of slowNodeSearch NodePairs goes",
+        given={"spec.slowNodeSearch": "NodePairs", **JUDGED},
+        change={"spec.thresholds": {"algBandwidthGBps": "value > 1"}},
+        refused=((INVALID, "spec", "it needs bandwidthMeasurement and the threshold busBandwidthGBps"),),
+    ),
     Case("unknown field of the spec is dropped", given={"spec.suspend": True}),
 ]
