@@ -94,6 +94,7 @@ class NcclTest:
     library_version: int | None = None  # nccl-library=22903
     devices: list[Device] = field(default_factory=list)
     devices_cut: bool = False  # a process' list of GPUs ended in "..."
+    threads: int = 1
     gpus_per_process: int = 1
     max_bytes: int | None = None
     step_factor: int = 0
@@ -151,7 +152,23 @@ class NcclTest:
 
     @property
     def complete(self) -> bool:
-        return self.out_of_bounds is not None and self.avg_busbw_gbps is not None and not self.lost_rows
+        footer = self.out_of_bounds is not None and self.avg_busbw_gbps is not None
+        return footer and not self.lost_rows and not self._lacks_rows
+
+    @property
+    def _lacks_rows(self) -> bool:
+        """The average is the mean of every busbw in the table: where that of the rows is another one, some are lost.
+
+        Before 2022 each thread measured for itself, and only the first one's figures were printed.
+        """
+        cells = [side.busbw_gbps for row in self.rows for side in row.sides]
+        average = self.avg_busbw_gbps
+        if average is None or not cells or self.dropped_rows or self.one_of_many:
+            return False
+        if self.has_error_column and self.threads > 1:
+            return False
+        mean = math.fsum(cells) / len(cells)
+        return math.isfinite(mean) and math.isfinite(average) and abs(mean - average) > 0.0055 + 2e-4 * mean
 
     @property
     def single_rank(self) -> bool:

@@ -170,6 +170,7 @@ class NcclOutputParser:
 
     def _parameters(self, threads: int, text: str) -> None:
         test = self._tables.header("parameters")
+        test.threads = threads
         for name, number, unit in _PARAMETER.findall(text):
             match name, unit:
                 case "nGpus", _:

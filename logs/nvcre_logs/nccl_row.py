@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 
@@ -18,6 +18,7 @@ from nvcre_logs.nccl_log import PerIteration, Row, Side
 
 MAX_SHAPES = 1024  # of one heading; a sweep has about fifty
 MAX_DIGITS = 18
+MAX_NAME = 64  # of a host
 FIRST_WINDOW = 256  # bytes that are looked at for rows in a row, then twice as many
 
 _LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op", "root"))
@@ -26,6 +27,7 @@ _INTEGER = re.compile(r"-?\d{1,20}")
 _CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
 _STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>])")
 _TYPE = re.compile(r"u?int(?:8|32|64)|int|char|half|float|double|bfloat16|f8e4m3|f8e5m2")
+_NUMBER = re.compile(r"-?\d|N/A")
 _TOKEN = re.compile(r"\S+")
 _PRINTED_TIME = re.compile(r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)?")  # -S, behind the cells
 
@@ -65,6 +67,18 @@ def layout_of(heading: str) -> Layout:
 def without_heading(tokens: list[str]) -> Layout:
     """What a row can tell of its table."""
     return Layout(side_cells=8 if len(tokens) >= 19 else 4)
+
+
+def without_host(tokens: list[str], hosts: Collection[str]) -> list[str]:
+    """`HOST:PID:TID [DEVICE] NCCL ...` stuck to a cell is cut off it: nothing else shows where the name begins."""
+    for index, token in enumerate(tokens):
+        name = token.partition(":")[0][:MAX_NAME]
+        if name == token or _NUMBER.match(name) is None:
+            continue
+        for cut in range(1, len(name)):
+            if name[cut:] in hosts and _CELL.fullmatch(name, 0, cut) is not None:
+                return [*tokens[:index], token[:cut], token[cut:], *tokens[index + 1 :]]
+    return tokens
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from nvcre_logs.nccl_log import Device, NcclTest, Row
-from nvcre_logs.nccl_row import Figures, Layout, Piece, RowShapes, begin, without_heading
+from nvcre_logs.nccl_row import Figures, Layout, Piece, RowShapes, begin, without_heading, without_host
 
 MAX_TESTS = 64
 MAX_ROWS = 4096  # per test; -N 0 prints for ever
@@ -43,6 +43,7 @@ class _Stream:
     command: str | None = None
     has_rank: bool = False  # it is known whose header it has
     shapes: RowShapes = field(default_factory=RowShapes)  # of rows below the heading
+    numbered_hosts: set[str] = field(default_factory=set)  # whose names begin with a digit
 
 
 class Tables:
@@ -97,6 +98,8 @@ class Tables:
         if len(known.test.devices) < MAX_RANKS:
             known.test.devices.append(device)
         known.test.devices_cut |= cut
+        if device.host[0].isdigit() and len(stream.numbered_hosts) < MAX_STREAMS:
+            stream.numbered_hosts.add(device.host)
 
     def cut_devices(self) -> None:
         for known in self._stream().open[-1:]:
@@ -114,6 +117,8 @@ class Tables:
     def row(self, tokens: list[str], raw: bytes) -> str | None:
         """What else stood on the line `raw`, when it was a row or a part of one; None when it was not."""
         stream = self._stream()
+        if stream.numbered_hosts:
+            tokens = without_host(tokens, stream.numbered_hosts)
         if stream.layout.left is None and stream.piece is None:
             stream.layout = without_heading(tokens)
         piece = begin(tokens, stream.layout)

@@ -336,7 +336,7 @@ class TrainingReader:
             return False
         if told.time is not None and step.time is not None:
             return abs((step.time - told.time).total_seconds()) < _SAME_MOMENT_S
-        if told.elapsed_s is not None and step.elapsed_s is not None and step.duration_s is None:
+        if told.elapsed_s is not None and step.elapsed_s is not None and step.duration_s == told.duration_s:
             return step.elapsed_s >= told.elapsed_s
         return text == self._told_text
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -73,7 +74,10 @@ def test_before_mid_2020_all_gather_counted_the_shares_of_others() -> None:
         cells = line.split()
         cells[5], cells[9] = cells[4], cells[8]
         lines.append("  ".join(cells))
-    test = only("$ ./all_gather_perf\n" + joined([*header(run), *lines, *footer(run)]))
+    sides = [row[side] for row in expected_rows(run) for side in ("out_of_place", "in_place")]
+    mean = sum(side["algbw"] for side in sides) / len(sides)
+    end = [re.sub(r"(bandwidth +: )\S+", rf"\g<1>{mean:g}", line) for line in footer(run)]
+    test = only("$ ./all_gather_perf\n" + joined([*header(run), *lines, *end]))
     assert (test["status"], test["algbw_era"]) == ("ok", "n-1")
     assert "algbw_era" not in only("$ ./all_gather_perf\n" + text(run))
 
@@ -126,6 +130,14 @@ def test_other_lines_between_and_inside_rows_do_not_lose_one(era: str, data: st.
     test = only(joined(header(run)) + "".join(body) + joined(footer(run)))
     assert test["rows"] == expected_rows(run)
     assert test["complete"]
+
+
+def test_a_host_whose_name_begins_with_a_digit_is_cut_off_the_cell_that_it_sticks_to() -> None:
+    run = Run(hosts=("10-0-1-2", "10-0-1-22"), ranks=16)
+    noise = "10-0-1-22:4001:4077 [3] NCCL INFO Connected all rings\n"
+    body = "".join(noise + noise.join(pieces(run, row)) + noise for row in expected_rows(run))
+    test = only(joined(header(run)) + body + joined(footer(run)))
+    assert (test["rows"], test["status"]) == (expected_rows(run), "ok")
 
 
 @given(cut=st.integers(0, 4000), era=st.sampled_from(ERAS))
@@ -312,9 +324,24 @@ def test_a_list_of_gpus_that_was_cut_counts_what_the_process_was_told_to_use() -
 
 def test_a_log_without_its_beginning_is_still_a_measurement() -> None:
     run = Run()
-    test = only(joined([*rows(run)[1:], *footer(run)]))
+    test = only(joined([*rows(run), *footer(run)]))
     assert (test["ranks"], test["hosts"], test["complete"], test["status"]) == (None, {}, True, "ok")
     assert (test["test"], test["test_source"]) == ("all_reduce", "banner")
+
+
+@pytest.mark.parametrize("era", ["2020", "2022-08", "2.19"])
+@pytest.mark.parametrize("lost", range(3))
+def test_an_average_that_is_not_that_of_the_rows_tells_of_lost_ones(lost: int, era: str) -> None:
+    run = Run(era=era)
+    kept = [row for index, row in enumerate(rows(run)) if index != lost]
+    test = only(joined([*header(run), *kept, *footer(run)]))
+    assert (test["complete"], test["status"], test["reasons"]) == (False, "incomplete", ["truncated"])
+
+
+def test_threads_that_each_measured_for_themselves_have_an_average_of_their_own() -> None:
+    run = Run(era="2020")
+    text = joined([*header(run), *rows(run), *footer(run)]).replace("nThread 1", "nThread 8")
+    assert only(re.sub(r"(bandwidth +: )\S+", r"\g<1>77.5", text))["status"] == "ok"
 
 
 def test_cycles_repeat_their_sizes_in_one_table() -> None:
@@ -411,6 +438,7 @@ def test_a_report_of_a_run_that_was_killed_has_its_finished_rows() -> None:
         document = from_report(whole[:cut])
         assert not document["ok"]
         assert document["tests"][0]["rows"] == expected_rows(run)[: len(document["tests"][0]["rows"])]
+        assert document["tests"][0]["status"] == "incomplete"
 
 
 def test_values_that_json_cannot_hold() -> None:
@@ -418,7 +446,7 @@ def test_values_that_json_cannot_hold() -> None:
     odd = json.dumps(report(run, average_bus_bandwidth={"bandwidth": "nan", "okay": "unchecked"}))
     document = from_report(odd.replace(f'"bus_bw": {expected_rows(run)[0]["in_place"]["busbw"]}', '"bus_bw": inf', 1))
     assert (document["ok"], document["reasons"], document["tests"][0]["avg_busbw"]) == (False, ["non_finite"], "nan")
-    low = report(run, average_bus_bandwidth={"bandwidth": 1.0, "okay": "false"})
+    low = report(run, average_bus_bandwidth={"bandwidth": average(run), "okay": "false"})
     assert from_report(json.dumps(low))["reasons"] == ["below_min_bw"]
 
 

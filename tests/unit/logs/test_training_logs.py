@@ -234,6 +234,20 @@ def test_a_lightning_bar_is_the_step_line() -> None:
     assert found["step_time"] == {"method": "tqdm_elapsed", "mean_s": 41.0, "mean_excluding_first_s": 41.0}
 
 
+@pytest.mark.parametrize(
+    ("fields", "loss", "time_s"),
+    [
+        ("loss=3.1, v_num=, reduced_train_loss=3.092, global_step=794.0", 3.092, None),
+        ("v_num=0, reduced_train_loss=10.90, global_step=794.000, consumed_samples=1.6e+4", 10.9, None),
+        ("v_num=, global_step=794.0, train_step_timing in s=41.40, reduced_train_loss=nan", None, 41.4),
+    ],
+)
+def test_the_fields_of_a_lightning_bar_come_and_go(fields: str, loss: float | None, time_s: float | None) -> None:
+    bars = [f"Epoch 0: :   1%|▏| 795/77225 [9:07:{second}<878:01:48, {fields}]" for second in (58, 59)]
+    (record,) = parsed("\r".join(bars))["records"]
+    assert (record["step"], record["loss"], record["time_s"]) == (794, loss, time_s)
+
+
 def test_hf_trainer_v5_quotes_its_values_and_evaluates_in_between() -> None:
     log = (
         "***** Running training *****\n  Total optimization steps = 1,000\n"
