@@ -3,8 +3,8 @@
 A stream is accepted on the leader only; a follower answers UNAVAILABLE and names the leader in the trailing metadata
 `nvcre-leader`. Accepting means: token reviewed, Hello read, the node's NodeHealth read from the API server, older
 stream of the node replaced, Welcome sent. From then on one task reads and one writes; messages are handled one after
-the other, so an agent that sends faster than we fold is slowed by HTTP/2 flow control. A stream ends with the agent,
-when it is replaced, at the token's expiry, or when this replica stops leading.
+the other, and an agent that sends more than its share (fair_share.py) is slowed by HTTP/2 flow control. A stream ends
+with the agent, when it is replaced, at the token's expiry, or when this replica stops leading.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +28,7 @@ from nvcre_coordinator.core.incidents import Event, Snapshot
 from nvcre_coordinator.core.node_verdict import Monitor
 from nvcre_coordinator.fleet import wire
 from nvcre_coordinator.fleet.authentication import Authenticator, Identity, Refused
+from nvcre_coordinator.fleet.fair_share import BYTE_S, MESSAGE_S, STREAM_S, FairShare
 from nvcre_coordinator.fleet.metrics import FleetMetrics
 from nvcre_coordinator.fleet.registry import AgentRegistry, ConnectedAgent, Ending
 from nvcre_coordinator.fleet.status import Inventory
@@ -35,7 +38,7 @@ logger = logging.getLogger(__name__)
 PROTOCOL = 1
 LEADER_METADATA = "nvcre-leader"
 HELLO_TIMEOUT_S = 10.0
-FAIR_SHARE_S = 0.1  # of the event loop's time; after it a stream pauses twice as long
+NEW_STREAMS = 4  # of one node at a time that have not been welcomed yet
 LAST_WORDS_S = 1.0  # for Drain to leave before the stream does
 MAX_RECEIVE = 4 * 1024 * 1024
 MAX_SEND = 256 * 1024
@@ -108,6 +111,8 @@ class FleetServicer(pb_grpc.FleetServicer):
         self._leader_address = leader_address
         self._on_probe_update = on_probe_update
         self._clock = clock
+        self._new_streams: Counter[str] = Counter()
+        self._shares: dict[str, FairShare] = {}
 
     async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.AgentMessage], context: Context
@@ -120,7 +125,12 @@ class FleetServicer(pb_grpc.FleetServicer):
             logger.info("stream refused peer=%s reason=%r", context.peer(), refused.message)
             self._metrics.streams.labels(outcome="refused").inc()
             await _abort(context, refused.code, refused.message)
+        if self._new_streams[identity.node] >= NEW_STREAMS:  # or one node takes all the streams that we can hold
+            self._metrics.streams.labels(outcome="refused").inc()
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"node {identity.node} opens too many streams")
+        self._new_streams[identity.node] += 1
         try:
+            await asyncio.sleep(self._share(identity.node).spend(STREAM_S, time.monotonic()))
             agent = await self._welcome(identity, request_iterator, context)
         except (wire.BadMessage, LoadFailed, TimeoutError) as error:
             code = {
@@ -131,6 +141,10 @@ class FleetServicer(pb_grpc.FleetServicer):
             logger.info("stream refused node=%s reason=%r", identity.node, text)
             self._metrics.streams.labels(outcome="refused").inc()
             await _abort(context, code, text)
+        finally:
+            self._new_streams[identity.node] -= 1
+            if not self._new_streams[identity.node]:
+                del self._new_streams[identity.node]
         ending = Ending(None, "", "disconnected")
         try:
             ending = await self._serve(agent, identity, request_iterator, context)
@@ -222,19 +236,22 @@ class FleetServicer(pb_grpc.FleetServicer):
             await _stop_writing(agent, writing)
             await asyncio.wait({reading})
 
+    def _share(self, node: str) -> FairShare:
+        """Kept: a few bytes a node, and only the API server can name one."""
+        return self._shares.setdefault(node, FairShare())
+
     async def _read(self, agent: ConnectedAgent, requests: AsyncIterator[pb.AgentMessage]) -> Ending:
-        loop = asyncio.get_running_loop()
-        busy_s = 0.0
+        share = self._share(agent.node)
         try:
             async for message in requests:
                 if not agent.live:
                     break
-                started = loop.time()
+                began_s = time.thread_time()
+                size = message.ByteSize()
                 self._handle(agent, message)
-                busy_s += loop.time() - started
-                if busy_s > FAIR_SHARE_S:  # an agent that floods us waits, the others do not
-                    await asyncio.sleep(2 * busy_s)
-                    busy_s = 0.0
+                cost_s = time.thread_time() - began_s + MESSAGE_S + size * BYTE_S
+                if (pause_s := share.spend(cost_s, time.monotonic())) > 0:
+                    await asyncio.sleep(pause_s)
         except wire.BadMessage as error:
             self._metrics.bad_messages.inc()
             return Ending(grpc.StatusCode.INVALID_ARGUMENT, str(error), "bad_message")

@@ -24,8 +24,8 @@ from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeSta
 from nvcre_coordinator.core.node_verdict import Gpu, Monitor, MonitorState
 from nvcre_coordinator.fleet.status import MAX_GPUS, Inventory
 
-MAX_EVENTS = 4096  # in one batch
-MAX_SNAPSHOT = 4096  # open incidents in one snapshot
+MAX_EVENTS = 1024  # in one batch; our agent sends 64
+MAX_SNAPSHOT = 1024  # open incidents in one snapshot; our agent keeps 512
 MAX_MONITORS = 32
 MAX_EFFECTS = 16
 MAX_SIZES = 64
@@ -39,7 +39,9 @@ LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 # What the API server stores as six bytes each: its JSON is safe for HTML.
 _SIXFOLD = re.compile("[<>&\u2028\u2029]")
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_SPACES = str.maketrans("\t\n\r", "   ")
+# What moves a terminal's cursor (C0, C1), turns a line around (bidirectional controls), or is no character.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 _INCIDENT_KINDS = {pb.IncidentKind.Value(f"INCIDENT_KIND_{member.name}"): member for member in IncidentKind}
 _FAULT_CLASSES = {pb.FaultClass.Value(f"FAULT_CLASS_{member.name}"): member for member in FaultClass}
@@ -57,12 +59,12 @@ class BadMessage(Exception):
 
 
 def cut(text: str, limit_bytes: int) -> str:
-    """At most so many bytes of UTF-8, never ending inside a character, without control characters.
+    """At most so many bytes of UTF-8 in one line, never ending inside a character, without control characters.
 
     Stored it takes little more than twice that, so that nobody can make a NodeHealth too large to be written: a text
     that is full of `<`, `>` and `&` loses them.
     """
-    text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text[:limit_bytes])
+    text = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text[:limit_bytes].translate(_SPACES))
     if 16 * len(_SIXFOLD.findall(text)) > limit_bytes:
         text = _SIXFOLD.sub("?", text)
     encoded = text.encode()

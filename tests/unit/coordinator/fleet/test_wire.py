@@ -31,6 +31,16 @@ def test_cut_never_exceeds_its_limit_nor_splits_a_character(text: str, limit: in
     assert "\x00" not in cut
 
 
+@pytest.mark.parametrize("text", ["\x1b[2J", "\x9b2J", "\u202eegdirb", "\u2067", "a\x7f", "\ufffe", "\ud800"])
+def test_cut_leaves_nothing_that_steers_a_terminal_or_turns_a_line_around(text: str) -> None:
+    assert "\N{REPLACEMENT CHARACTER}" in wire.cut(text, 64)
+    assert not set(text) & set(wire.cut(text, 64)) - set("[2Jegdirba")
+
+
+def test_cut_makes_one_line_of_many() -> None:
+    assert wire.cut("NVRM: Xid\r\nnode-7\tFaulty", 64) == "NVRM: Xid  node-7 Faulty"
+
+
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "ä", "-a", "a\n"])
 def test_an_identifier_is_plain(name: str) -> None:
     with pytest.raises(wire.BadMessage, match="outbox_id"):
