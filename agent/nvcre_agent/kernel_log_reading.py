@@ -15,6 +15,7 @@ from nvcre_protos.vocabulary import FaultClass
 from nvcre_agent.incidents import signals
 from nvcre_agent.kernel import context
 from nvcre_agent.kernel.envelope import Stamp, Writer, looks_like_kernel
+from nvcre_agent.kernel.host import CANNOT_RECOVER
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.kernel.order import InOrder
 from nvcre_agent.kernel.parsers import LineParser
@@ -22,6 +23,7 @@ from nvcre_agent.kernel.saved import Entry
 from nvcre_agent.xid.model import Classification
 
 SAME_LOSS_S = 300.0  # an Xid 79 and a bus loss line of one address are one loss (NVSentinel)
+OUT_OF_ORDER_S = 1.0
 MAX_ROWS = 4096
 MAX_ADDRESSES = 256
 MAX_LISTED = 5
@@ -53,7 +55,7 @@ class Told:
             "hardware": self.hardware,
         }
         details = {name: value for name in _DETAIL_FIELDS if (value := getattr(event, name)) is not None}
-        if event.kind not in _PRINTED_SEVERITY or event.severity == "Cannot recover":
+        if event.kind not in _PRINTED_SEVERITY or event.severity == CANNOT_RECOVER:
             details.pop("severity", None)
         if event.kind is not KernelEventKind.IB_LINK:
             details.pop("device", None)
@@ -118,8 +120,10 @@ class Reading:
 
     def read(self, entries: Iterable[Entry]) -> Iterator[Told]:
         for entry in entries:
-            if self._order and context.begins_a_boot(entry.text):
+            if entry.text and _begins_a_boot(entry):
                 yield from (self._tell(*one) for one in self._order.rest())
+                self._losses.clear()
+                self._recovery.clear()
             self._feed(entry)
             if self._order:
                 settled = self._order.settled(entry.line, self._parser.unfinished)
@@ -191,9 +195,6 @@ class Reading:
         if meaning is not None:
             self.notes.setdefault(meaning, Listed()).add(entry.line)
             self._unsupported = self._unsupported or "is not supported by" in text
-        if context.begins_a_boot(text):
-            self._losses.clear()
-            self._recovery.clear()
         if (who := context.identity(text)) is not None and (
             len(self.identities) < MAX_ADDRESSES or who.pci in self.identities
         ):
@@ -240,7 +241,17 @@ def _near(one: Stamp | None, other: Stamp | None) -> bool:
     if one is None or other is None or one.clock is not other.clock:
         return True
     before, after = one.seconds, other.seconds
-    return before is None or after is None or abs(after - before) <= SAME_LOSS_S
+    if before is None or after is None:
+        return True
+    # Two processors may print a little out of order; a clock that goes back further is that of another boot.
+    return -OUT_OF_ORDER_S <= after - before <= SAME_LOSS_S
+
+
+def _begins_a_boot(entry: Entry) -> bool:
+    """The kernel's first line, or the one that journalctl prints between two boots, which nobody wrote."""
+    if entry.text.startswith("Linux version "):
+        return entry.writer is not Writer.PROCESS and not entry.continues
+    return entry.writer is Writer.NOBODY_SAYS and entry.text.startswith(("-- Boot ", "-- Reboot --"))
 
 
 def _quotes(text: str) -> bool:

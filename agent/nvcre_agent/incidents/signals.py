@@ -10,6 +10,7 @@ from nvcre_protos.vocabulary import ComponentKind, IncidentKind, Source
 
 from nvcre_agent.checks.model import Component
 from nvcre_agent.incidents.model import Signal
+from nvcre_agent.kernel.host import aer_severity
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 from nvcre_agent.nvml.snapshot import EventType, Inventory, NvmlEvent, PciAddress
 from nvcre_agent.process_owner import NOBODY, Owner
@@ -145,6 +146,8 @@ def verdict_of(event: KernelEvent) -> Classification:
             return classify_sxid(code, event.severity)
         case KernelEventKind.RM_INIT_FAILED:
             return classify_kernel("RmInitFailed", "" if event.pci else "no device")
+        case KernelEventKind.PCIE_AER:
+            return classify_kernel("PcieAer", aer_severity(event.severity or ""))
         case KernelEventKind.IB_LINK:
             return classify_kernel("IbLink", event.state or "")
         case kind:

@@ -48,12 +48,13 @@ _NOTES = {
     r"pcieport .{1,64}: pciehp: Slot\(.{1,16}\): (?:Link Down|Card not present)": "a PCIe slot lost its card",
     r"Kernel panic - not syncing": "kernel panic",
     r"(?:NMI )?watchdog: .{0,32}(?:soft lockup|hard LOCKUP)|rcu: INFO: .{0,32}stall": "a CPU was stuck",
+    r"mce: \[Hardware Error\]: Machine check events logged": "machine checks: rasdaemon or mcelog says which",
     r"mce: CPU\d{1,5}: .{0,32}temperature.{0,16}above threshold": "a CPU is too hot and throttles",
     r"GPU reset executed: GPU-[0-9a-f-]{36}, success: (?:true|false)": "a GPU was reset",
 }
 _WORTH_A_LOOK = re.compile(  # a word of each of them
     r"NVRM|INFO: task|segfault|dropped|suppressed|peermem|Failed to allocate|"
-    r"NMI|panic|watchdog|rcu: |temperature|pciehp|reset"
+    r"NMI|panic|Machine check|watchdog|rcu: |temperature|pciehp|reset"
 )
 _ANY_NOTE = tuple((re.compile(pattern), meaning) for pattern, meaning in _NOTES.items())
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({_PCI})(?:\.\d)?: (GPU-[0-9a-f-]{{36}})")
@@ -78,7 +79,3 @@ def identity(text: str) -> Identity | None:
     if (found := _INDEX.match(text)) is not None:
         return Identity(found[1], index=int(found[2]))
     return None
-
-
-def begins_a_boot(text: str) -> bool:
-    return text.startswith("Linux version ")

@@ -70,9 +70,10 @@ _PRIORITY = re.compile(r"<(\d{1,3})>(?:1 (?=\d{4}-))?")
 _DECODED = re.compile(r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *\w+ *: *")
 _UPTIME = re.compile(r"\[ {0,16}(\d{1,12}\.\d{1,9})(?: <[^>]{1,24}>)?\] ?")
 _CALLER = re.compile(r"\[ {0,12}[TC]\d{1,10}\] ?")
-_DATE = r"([^\W\d_]{3,4})\.? {1,2}(\d{1,2})"
+_MONTH = r"(?:[^\W\d_]{3,4}|\d{1,2}[\u6708\uc6d4])"  # Chinese, Japanese and Korean number theirs
+_DATE = rf"({_MONTH})\.? {{1,2}}(\d{{1,2}})"
 _HUMAN = re.compile(
-    rf"\[(?:[^\W\d_]{{2,4}}\.? )?{_DATE} (\d\d):(\d\d)(?::(\d\d)(?:\.\d{{1,9}})?)?"
+    rf"\[(?:[^\W\d_]{{1,4}}\.? )?{_DATE} (\d\d):(\d\d)(?::(\d\d)(?:\.\d{{1,9}})?)?"
     r"(?: (\d{4}))?(?: <[^>]{1,24}>)?\] ?"
 )
 _BRACKETED_ISO = re.compile(r"\[(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?)\]:? ?")
@@ -85,6 +86,7 @@ _UNIX = re.compile(r"(\d{9,10}\.\d{3,9}) ")
 _STREAM = re.compile(r"(?:stdout|stderr) [FP] ")
 _HOST_TAG = re.compile(r"(\S{1,255}) (?:(\w{2,8})\.\w{2,8} )?([\w./@()+-]{1,64})(\[\d{1,10}\])?: ?")
 _HOST_PRINTK = re.compile(r"\S{1,255} (?=\[ {0,16}\d{1,12}\.\d|\d{1,4},\d{1,20},\d{1,20},[^;]{0,256};)")
+_RELAY = re.compile(rf"\S{{1,255}} (?={_DATE} \d\d:\d\d:\d\d |{_DAY_TIME})")  # which keeps the sender's header
 _LABELS = re.compile(r'\{[\w.]{1,128}="[^{}]{0,2048}"\} ')  # of a stream in Loki
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#39|#34|apos);")
 _ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&apos;": "'"}
@@ -208,6 +210,9 @@ class _Peeled:
         if (found := _ISO.match(rest)) is not None:
             self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
             return True
+        if (found := _RFC3164.match(rest)) is not None:
+            self._rfc3164(found)
+            return True
         if (found := _UNIX.match(rest)) is not None:
             at = datetime.fromtimestamp(float(found[1]), UTC)
             self._after_time(found.end(), Stamp(f"{at:%Y-%m-%dT%H:%M:%S}Z", Clock.CALENDAR))
@@ -219,8 +224,7 @@ class _Peeled:
             self._keep(found.end(), Writer.KERNEL if found[1] == "kern" else Writer.PROCESS, None)
             return True
         if (found := _RFC3164.match(rest)) is not None:
-            clock = Clock.CALENDAR if found[3] or found[7] else Clock.YEARLESS
-            self._after_time(found.end(), Stamp(found[0].strip(), clock))
+            self._rfc3164(found)
             return True
         if (found := _JOURNAL_FULL.match(rest)) is not None:
             self._after_time(found.end(), Stamp(found[0].strip().rstrip(":"), Clock.CALENDAR))
@@ -233,11 +237,17 @@ class _Peeled:
 
     # --- what follows a time
 
+    def _rfc3164(self, found: re.Match[str]) -> None:
+        clock = Clock.CALENDAR if found[3] or found[7] else Clock.YEARLESS
+        self._after_time(found.end(), Stamp(found[0].strip(), clock))
+
     def _after_time(self, end: int, stamp: Stamp) -> None:
         self._keep(end, None, stamp)
         rest = self.rest
         if (tag := _HOST_TAG.match(rest)) is not None and tag[3] in _KERNEL_TAGS:
             self._tag(tag)
+        elif (relay := _RELAY.match(rest)) is not None:
+            self._keep(relay.end(), None, None)
         elif (found := _STREAM.match(rest)) is not None:
             self.in_stream = True
             self._keep(found.end(), None, None)
@@ -295,7 +305,8 @@ def _calendar_seconds(printed: str) -> float | None:
     date, time = re.search(_DATE, printed), re.search(r"(\d\d):(\d\d)(?::(\d\d))?", printed)
     if date is None or time is None:
         return None
-    month = next((at for at, short in enumerate(_MONTHS, 1) if date[1].lower().startswith(short)), None)
+    numbers = {short: at for at, short in enumerate(_MONTHS, 1)}
+    month = numbers.get(date[1][:3].lower()) or (int(date[1][:-1]) if date[1][0].isdigit() else None)
     if month is None:
         return None
     year = re.search(r"\b[12]\d{3}\b", printed)

@@ -26,7 +26,7 @@ _MLX5_PORT = re.compile(r"(?:Port: \d+ )?Link (?P<state>DOWN|ACTIVE|UP)\b", re.I
 _WATCHDOG = re.compile(r"NETDEV WATCHDOG: (?P<device>[\w.-]{1,32}) \(mlx5_core\): transmit queue \d+ timed out")
 _CARRIER = re.compile(r"(?P<device>ib\w{1,30}): lost carrier\b")
 _OOM = re.compile(
-    r"(?P<message>(?:Memory cgroup out of memory: |Out of memory: )?"
+    r"(?P<message>(?:Memory cgroup out of memory: |Out of memory(?: \(oom_kill_allocating_task\))?: )?"
     r"Killed process (?P<pid>\d{1,10})(?:, UID \d{1,10},)? \((?P<process>.{0,64}?)\))(?=[ ,]|$)"
 )
 _MCE = re.compile(
@@ -66,6 +66,9 @@ _MLX5_HEALTH = re.compile(r"Health issue observed, .{1,64}, severity\(\d\) (?P<w
 _MLX5_HEALTH_FATAL = ("EMERGENCY", "ALERT", "CRITICAL", "ERROR")
 
 
+CANNOT_RECOVER = "Cannot recover"
+
+
 class PcieErrors:
     """A PCIe error is told by the port that received it, then by the device: one event, at the first of the lines.
 
@@ -80,30 +83,31 @@ class PcieErrors:
 
     def feed(self, line: str) -> KernelEvent | None:
         if (found := _BUS_ERROR.match(line)) is not None:
-            severity = _aer_severity(found["severity"])
+            printed, device = found["severity"], found["device"]
+            severity = aer_severity(printed)
             if severity == "Corrected":
                 return None
             if self._details_left.get(severity, 0) > 0:
                 self._details_left[severity] -= 1
                 return None
-            message, device = found["message"].rstrip(), found["device"]
         elif (found := _AER.match(line)) is None:
             return None
+        elif (received := _AER_RECEIVED.match(found["message"])) is not None:
+            printed, device = received["severity"], received["device"] or found["port"]
+            severity = aer_severity(printed)
+            left = self._details_left.get(severity, 0) + (self.DETAILS_OF_SEVERAL if received["multiple"] else 1)
+            self._details_left[severity] = min(left, self.MAX_DETAILS)
+        elif "can't recover" in found["message"]:
+            printed, device = CANNOT_RECOVER, found["port"]
         else:
-            message = found["message"].rstrip()
-            if (received := _AER_RECEIVED.match(message)) is not None:
-                severity = _aer_severity(received["severity"])
-                device = received["device"] or found["port"]
-                left = self._details_left.get(severity, 0) + (self.DETAILS_OF_SEVERAL if received["multiple"] else 1)
-                self._details_left[severity] = min(left, self.MAX_DETAILS)
-            elif "can't recover" in message:
-                severity, device = "Cannot recover", found["port"]
-            else:
-                return None
-        return KernelEvent(kind=KernelEventKind.PCIE_AER, message=message, raw=line, pci=device, severity=severity)
+            return None
+        return KernelEvent(KernelEventKind.PCIE_AER, found["message"].rstrip(), line, pci=device, severity=printed)
 
 
-def _aer_severity(printed: str) -> str:
+def aer_severity(printed: str) -> str:
+    """What the kernel's words mean; they change with its version."""
+    if printed == CANNOT_RECOVER:
+        return printed
     return "Corrected" if printed.startswith("Correct") else "Non-Fatal" if "Non-Fatal" in printed else "Fatal"
 
 

@@ -17,10 +17,13 @@ _GPU_INSTANCE = re.compile(r"\bGPU-I: *(\d{1,4})\b")
 _COMPUTE_INSTANCE = re.compile(r"\bGPU-CI: *(\d{1,4})\b")
 _CLUSTER = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})\b")
 _MMU_CLIENT = re.compile(r"\b((?:GPC|HUB)CLIENT_\w{1,32}) faulted\b")
-_PID = re.compile(r"pid=('?<unknown>'?|\d{1,10})(?:, *|$)")
+_QUOTE = "['\"\u2018\u2019\u201c\u201d]?"  # word processors change the driver's
+_PID = re.compile(rf"pid=({_QUOTE}<unknown>{_QUOTE}|\d{{1,10}})(?:, *|$)")
+_NAMELESS = re.compile(rf"(?:{_QUOTE}<unknown>{_QUOTE})?")
 _NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
 _LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
+_NVLINK_CODES = frozenset({74, 136, 155, 166, 170})
 _SXID = re.compile(rf"nvidia-nvswitch(\d{{0,3}}): SXid \((?:PCI:)?({_PCI})\): *(\d{{1,9}})(?=\W|$)[,:;]? *")
 _SXID_WORD = re.compile(r"(Non-?fatal|Fatal)\b", re.IGNORECASE)
 _SXID_LINK = re.compile(r"\bLink (\d{1,3})\b")
@@ -47,14 +50,14 @@ def xid(line: str) -> KernelEvent | None:
         pid = int(field[1]) if field[1].isdigit() else None
         position = field.end()
     if (field := _NAME.match(line, position)) is not None:
-        process = None if field[1] in ("<unknown>", "'<unknown>'", "") else field[1]
+        process = None if _NAMELESS.fullmatch(field[1]) else field[1]
         position = field.end()
-    message = line[position:].rstrip()
+    message = line[position:]
     nvlink = severity = action = None
     injected = False
     if 144 <= code <= 150 and (event := link_event(message)) is not None:
         nvlink, severity, injected = event.link, "Fatal" if event.fatal else "Nonfatal", event.injected
-    elif code == 74 and (field := _LINK.search(message)) is not None:
+    elif code in _NVLINK_CODES and (field := _LINK.search(message)) is not None:
         nvlink = int(field[1])
     elif code == 154 and (change := recovery_action(message)) is not None:
         action = change[1]
@@ -92,7 +95,7 @@ def sxid(line: str) -> KernelEvent | None:
     """The first line of an SXid; `Severity ...` and `Data {...}` lines of the same number are its details."""
     if (found := _SXID.match(line)) is None:
         return None
-    message = line[found.end() :].rstrip()
+    message = line[found.end() :]
     if message.startswith(_SXID_DETAIL):
         return None
     word = _SXID_WORD.match(message)

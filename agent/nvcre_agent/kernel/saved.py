@@ -40,6 +40,10 @@ _PACKED: dict[bytes, Callable[[BinaryIO], object]] = {
     b"BZh": bz2.BZ2File,
     b"\xfd7zXZ\0": lzma.LZMAFile,
 }
+_WIDE = (  # without a byte order mark
+    (re.compile(rb"(?:[^\0\xfe\xff]\0){3}"), "utf-16-le"),
+    (re.compile(rb"(?:\0[^\0\xfe\xff]){3}"), "utf-16-be"),
+)
 _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 
@@ -165,17 +169,17 @@ class SavedLog:
             self.counts.kernel += 1
             yield Entry(number, Writer.KERNEL, line[cut.end() :])
         elif not self._structured:
-            yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), said.stamp)
+            yield Entry(number, Writer.NOBODY_SAYS, said.text.lstrip(), said.stamp)
         elif said.stamp is None:
             yield Entry(number, Writer.NOBODY_SAYS, said.text.strip(), continues=True)
         else:
             yield self._counted(number, replace(said, writer=Writer.PROCESS))
 
     def _unindented(self, line: str) -> str:
-        """Where the first kernel line is indented (a quote, salt's output) the whole file is."""
-        if not line[0].isspace() or (self._structured and not self._indented):
+        """Where the first kernel line is indented or quoted (salt's output, a mail) the whole file is."""
+        if line[0] not in " \t>" or (self._structured and not self._indented):
             return line
-        stripped = line.strip()
+        stripped = line.lstrip(" \t>")
         self._indented = self._indented or unwrap(stripped).writer is Writer.KERNEL
         return stripped if self._indented else line
 
@@ -219,10 +223,12 @@ def _decoded(stream: BinaryIO) -> TextIO:
         if head.startswith(magic):
             buffered = io.BufferedReader(cast("io.RawIOBase", unpack(buffered)))
             try:
-                head = buffered.peek(4)
+                head = buffered.peek(8)
             except _DAMAGED:
                 head = b""  # reading will say it
             break
+    if (wide := next((name for pattern, name in _WIDE if pattern.match(head)), None)) is not None:
+        return io.TextIOWrapper(buffered, encoding=wide, errors="replace", newline=None)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return io.TextIOWrapper(buffered, encoding="utf-16", errors="replace", newline=None)
     return io.TextIOWrapper(buffered, encoding="utf-8-sig", errors="surrogateescape", newline=None)

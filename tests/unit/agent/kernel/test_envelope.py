@@ -37,6 +37,10 @@ PREFIXES = {
     "RFC 5424 with data": '<3>1 2026-05-05T05:05:05.123Z n101 kernel - - [x@1 y="z"] ',
     "busybox": "Feb  1 00:00:00 n101 kern.err kernel: [  200.011791] ",
     "another language": "dic  1 10:00:00 n101 kernel: ",
+    "Chinese": "2月 01 00:00:00 n101 kernel: ",
+    "dmesg -T, Chinese": "[三 2月  1 00:00:00 2026] ",
+    "syslog through a relay": "Feb  1 00:00:00 10.0.0.1 Feb  1 00:00:00 n101 kernel: ",
+    "syslog through a relay, ISO": "Feb  1 00:00:00 10.0.0.1 2026-02-01T00:00:00+00:00 n101 kernel: ",
     "kubectl logs --timestamps": "2026-05-05T05:05:05.123456789Z [  200.011791] ",
     "a container runtime's file": "2026-05-05T05:05:05.123456789Z stdout F [  200.011791] ",
     "a container that prints syslog": "2026-05-05T05:05:05.123456789Z stderr F Feb  1 00:00:00 n101 kernel: ",
@@ -109,6 +113,7 @@ def test_what_a_process_wrote_or_quoted_is_shown_and_does_not_count(prefix: str)
             Stamp("2026-05-05T05:05:05,123456+00:00", Clock.CALENDAR),
             Stamp("Tue 2026-05-05 05:06:05 UTC", Clock.CALENDAR),
         ),
+        (Stamp("2月 29 23:59:30", Clock.YEARLESS), Stamp("Mar  1 00:00:30", Clock.YEARLESS)),
         (Stamp("Feb 29 23:59:30.5", Clock.YEARLESS), Stamp("Mar  1 00:00:30", Clock.YEARLESS)),
     ],
 )

@@ -173,17 +173,22 @@ def test_an_unsupported_gpu_is_configuration_not_a_bus_loss() -> None:
         (
             "pcieport 0000:00:01.0: AER: Uncorrectable (Fatal) error received: 0000:38:00.0",
             "pcie_aer",
-            {"pci": "0000:38:00.0", "severity": "Fatal"},
+            {"pci": "0000:38:00.0", "severity": "Uncorrectable (Fatal)"},
         ),
         (
             "pcieport 0000:00:01.0: AER: Uncorrected (Non-Fatal) error received: 0000:38:00.0",
             "pcie_aer",
-            {"severity": "Non-Fatal"},
+            {"severity": "Uncorrected (Non-Fatal)"},
         ),
         (
             "nvidia 0000:38:00.0: AER: can't recover (no error_detected callback)",
             "pcie_aer",
             {"pci": "0000:38:00.0", "severity": "Cannot recover"},
+        ),
+        (
+            "Out of memory (oom_kill_allocating_task): Killed process 125 (python3.11) total-vm:1kB, anon-rss:1kB",
+            "oom_kill",
+            {"pid": 125, "process": "python3.11"},
         ),
         (
             "mlx5_core 0000:29:00.1: Port module event[error]: module 1, Cable error, High Temperature",

@@ -141,6 +141,19 @@ SHAPES = [
     Case(
         "PowerShell: UTF-16", f"[1.0] x\r\n[2.0] {XID}\r\n".encode("utf-16"), [(2, "xid 79", "0000:3b:00", True)], True
     ),
+    Case(
+        "UTF-16 without a mark",
+        f"[1.0] x\r\n[2.0] {XID}\r\n".encode("utf-16-le"),
+        [(2, "xid 79", "0000:3b:00", True)],
+        True,
+    ),
+    Case(
+        "a message ends where its line does",
+        "[2.0] NVRM: Xid (PCI:0000:3b:00): 43, pid=1, name=x, Ch 10 \r\n",
+        [(1, "xid 43", "0000:3b:00", False)],
+        False,
+        message="Ch 10 ",
+    ),
     Case("gzip", gzip.compress(f"[2.0] {XID}\n".encode()), [(1, "xid 79", "0000:3b:00", True)], True),
     Case(
         "a crash left zeros, and a name that is not UTF-8",
