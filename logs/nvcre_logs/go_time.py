@@ -77,7 +77,7 @@ class GoTimeParser:
             return None
         try:
             return _build({name: value for name, value in match.groupdict().items() if value is not None})
-        except ValueError:
+        except (ValueError, OverflowError):  # a 30th of February; in its zone the year 1 or 9999, in UTC no time at all
             return None
 
 

@@ -13,12 +13,13 @@ both find the same; a byte that is none is matched by `.` here, as in Go's regex
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 LONGEST_LINE = 1024  # `.*` may be tried from several beginnings, so its cost is the square of this at worst
 SHORTEST_LITERAL = 4
 MOST_CHOICES = 3  # each doubles the cost at worst
+DEEPEST = 32  # groups in groups
 
 _ALL = (1 << 256) - 1
 _END = 1 << 256  # the end of the line, as one more byte
@@ -128,6 +129,7 @@ class _Reader:
         if not source.isascii():
             raise _NotAcceptedError
         self._source = source
+        self._depth = 0
         self.position = position
 
     def whole(self) -> _Sequence:
@@ -155,7 +157,8 @@ class _Reader:
 
     def _group(self) -> _Group:
         opening = _OPENING.match(self._source, self.position)
-        if opening is None:
+        self._depth += 1
+        if opening is None or self._depth > DEEPEST:
             raise _NotAcceptedError
         self.position = opening.end()
         branches = [self.sequence()]
@@ -165,6 +168,7 @@ class _Reader:
         if self._peek() != ")":
             raise _NotAcceptedError
         self.position += 1
+        self._depth -= 1
         counted = self._repeated(0)
         if counted.most != 1:
             raise _NotAcceptedError
@@ -292,12 +296,7 @@ class _Proof:
 
 
 def _literal_at(sequence: _Sequence, index: int) -> bytes:
-    found = bytearray()
-    for item in sequence[index:]:
-        if not isinstance(item, _Bytes) or not item.literal:
-            break
-        found.append(item.mask.bit_length() - 1)
-    return bytes(found)
+    return next(_literals(sequence[index:]), b"")
 
 
 def _longest_literal(sequence: _Sequence) -> bytes:
@@ -305,7 +304,13 @@ def _longest_literal(sequence: _Sequence) -> bytes:
     return literal if len(literal) >= SHORTEST_LITERAL else b""
 
 
-def _literals(sequence: Sequence[_Bytes | _Group]) -> Iterator[bytes]:
-    """Runs of literal bytes that every match contains (groups are left out)."""
-    for index in range(len(sequence)):
-        yield _literal_at(tuple(sequence), index)
+def _literals(sequence: _Sequence) -> Iterator[bytes]:
+    """Runs of literal bytes that every match contains (groups are left out), and empty ones."""
+    run = bytearray()
+    for item in sequence:
+        if isinstance(item, _Bytes) and item.literal:
+            run.append(item.mask.bit_length() - 1)
+        else:
+            yield bytes(run)
+            run.clear()
+    yield bytes(run)

@@ -17,6 +17,8 @@ from nvcre_logs.linear_pattern import LinearPattern, linear_pattern
 from nvcre_logs.profile import EventPattern
 
 _PATTERN_MEMORY = 8 << 20
+MOST_INSTRUCTIONS = 5000
+"""Of a compiled pattern, some 20 times those of the largest built-in one: what a line takes grows with them."""
 # Such a pattern means the ends of the text, which multi-line mode has no word for: it is applied line by line.
 _TEXT_ANCHORS = (r"\A", r"\z", "(?-m", "(?s-m", "(?i-m")
 
@@ -96,6 +98,11 @@ def compile_pattern(pattern: EventPattern, path: str, required: tuple[str, ...])
         bulk = None if anchored else re2.compile(b"(?m)" + source, options)
     except re2.error as error:
         raise LogProfileError(f"{path}.regex does not compile as RE2: {_text(error)}") from error
+    if line.programsize > MOST_INSTRUCTIONS:
+        raise LogProfileError(
+            f"{path}.regex compiles to {line.programsize} instructions, more than {MOST_INSTRUCTIONS}: "
+            "write smaller repeats ({1,300}) and classes"
+        )
     groups = {name.decode(): number for name, number in line.groupindex.items()}
     missing = [name for name in required if name not in groups]
     if missing:

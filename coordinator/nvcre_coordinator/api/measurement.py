@@ -20,6 +20,7 @@ class JobRef(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 class GapReason(StrEnum):
     ROTATED = "Rotated"  # while nobody was connected
     POD_GONE = "PodGone"  # before its log was read to the end
+    UNREAD = "Unread"  # whoever has it did not give it in time, or it broke our reader
 
 
 class LogGap(msgspec.Struct, frozen=True, omit_defaults=True):

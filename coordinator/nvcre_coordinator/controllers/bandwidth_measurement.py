@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -117,18 +118,25 @@ class BandwidthMeasurementController:
         key = item.key
         pod = self._pod(job, profile.replicated_job)
         follower = self._followers.get(key)
+        corrected = follower is not None and follower.profile is not profile  # it reads the log from its beginning
+        if corrected:
+            await self._unfollow(key)
+            follower = None
         if follower is not None and pod is not None and follower.uid != pod.record.uid:
             await self._unfollow(key)
             follower = None
         startable = pod is not None and pod.record.phase in ("Running", "Succeeded", "Failed")
         if follower is None and pod is not None and startable and pod.waiting != CRASH_LOOP:
-            follower = LogFollower(self._client, profile, pod, kept_in(item, names.ANNOTATION_BANDWIDTH, Kept))
-            self._followers[key] = follower
+            kept = kept_in(item, names.ANNOTATION_BANDWIDTH, Kept) if not corrected else None
+            self._followers[key] = self._follower(profile, pod, kept)
             return min(1.0, _interval_s(item.view))
         if follower is not None and pod is not None and pod.record.phase == "Running":
             follower.log.go_on(pod)
         sample = follower.sample() if follower is not None else None
         status = lifecycle.running(item.view, sample, self._stamp(item.view))
+        if follower is not None and follower.log.problem and not status.results:
+            message = f"the log of pod {follower.log.pod} cannot be read: {follower.log.problem}"
+            status = lifecycle.unmeasurable(item.view, Reason.LOGS_UNAVAILABLE, message, self._stamp(item.view))
         if follower is not None:
             item = await self._keep(item, follower)
         await self._write(item, status)
@@ -167,7 +175,7 @@ class BandwidthMeasurementController:
             return LogRead(error=f"pod {chosen.name} has not finished")
         kept = kept_in(item, names.ANNOTATION_BANDWIDTH, Kept)
         if follower is None and kept is not None and kept.pod_uid == chosen.uid:
-            follower = self._followers[key] = LogFollower(self._client, profile, pods[chosen.uid], kept)
+            follower = self._followers[key] = self._follower(profile, pods[chosen.uid], kept)
         if follower is not None and follower.uid == chosen.uid:
             await follower.log.end(READ_DEADLINE_S)
         read = await read_whole(self._client, profile, key[0], chosen.name)
@@ -183,7 +191,7 @@ class BandwidthMeasurementController:
         self._profiles.warn(item, error)
         stamp = self._stamp(item.view)
         if end is None:
-            await self._write(item, lifecycle.unusable_profile(item.view, error.reason, str(error), stamp))
+            await self._write(item, lifecycle.unmeasurable(item.view, error.reason, str(error), stamp))
             return SAFETY_NET_S
         patience = measurement_timeout(job) if job is not None else lifecycle.LEAST_PATIENCE
         decision = lifecycle.finish(item.view, end, LogRead(error=str(error)), patience, stamp)
@@ -191,6 +199,9 @@ class BandwidthMeasurementController:
         return decision.retry_after.total_seconds() if decision.retry_after is not None else None
 
     # What is measured
+
+    def _follower(self, profile: CompiledProfile, pod: CachedPod, kept: Kept | None) -> LogFollower:
+        return LogFollower(self._client, profile, pod, kept, exists=partial(self._caches.holds, pod))
 
     async def _job(self, measurement: BandwidthMeasurement) -> Job | None:
         """None only when the server says so, or another Job has taken the name."""

@@ -220,6 +220,11 @@ class Caches:
         found = self.jobs.by_index("pair of", job.metadata.uid)
         return tuple(item.view for item in found if item.view is not None)
 
+    def holds(self, pod: CachedPod) -> bool:
+        """It is there, and not another pod of its name."""
+        held = self.pods.get(pod.record.name, pod.namespace)
+        return held is not None and held.record.uid == pod.record.uid
+
     def bandwidth_of(self, job: Job) -> BandwidthMeasurement | None:
         return next(iter(_of_job(self.bandwidths, job)), None)
 

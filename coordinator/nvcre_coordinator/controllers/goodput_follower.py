@@ -7,6 +7,7 @@ all.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -36,15 +37,27 @@ class Drained:
 
 
 class GoodputFollower:
-    """Of one pod."""
+    """Of one pod.  `full` is called where the log waits for `drain`."""
 
-    def __init__(self, client: KubeClient, profile: TrainingProfile, pod: CachedPod, position: Position | None) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        profile: TrainingProfile,
+        pod: CachedPod,
+        position: Position | None,
+        *,
+        full: Callable[[], None] = lambda: None,
+        exists: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.profile = profile
+        self._full = full
         self._reader = TrainingReader(profile)
         self._rank: tuple[str, int | None] | None = None
         self._waiting: list[TrainingEvent] = []
         self._position = position
         self._taken = asyncio.Event()
-        self.log = FollowedLog(client, pod, profile.spec.container_name, self._events, self._add, position=position)
+        container = profile.spec.container_name
+        self.log = FollowedLog(client, pod, container, self._events, self._add, position=position, exists=exists)
 
     def drain(self) -> Drained:
         drained = Drained(self._waiting, self._position, self.log.gaps)
@@ -58,6 +71,7 @@ class GoodputFollower:
         self._position = self.log.position
         while len(self._waiting) > MAX_WAITING:
             self._taken.clear()
+            self._full()
             await self._taken.wait()
 
     def _events(self, block: bytes) -> list[TrainingEvent]:

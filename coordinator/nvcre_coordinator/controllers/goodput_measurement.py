@@ -7,9 +7,11 @@ the status says is core/goodput_status.py.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from nvcre_logs.profile import WorkerStrategyType
 from nvcre_logs.training import Kind, TrainingEvent, TrainingProfile, compile_training
 
 from nvcre_coordinator.api import names
-from nvcre_coordinator.api.conditions import ConditionType, is_true
+from nvcre_coordinator.api.conditions import ConditionType, Reason, is_true
 from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
@@ -48,6 +50,8 @@ SAFETY_NET_S = 15.0
 LOOK_AGAIN_S = 1.0
 LAST_LINES = timedelta(seconds=30)
 """How long the end of the logs is waited for when the Job has been seen to have ended."""
+FOLDED_AT_ONCE = 500
+"""Events, some milliseconds, before others may use the event loop."""
 WORKLOAD_RESTARTED = "WorkloadRestarted"
 
 
@@ -121,7 +125,7 @@ class GoodputMeasurementController:
             profile = await self._profiles.get(measurement.spec.log_profile_ref)
         except UnusableProfileError as error:
             self._profiles.warn(item, error)
-            status = goodput_status.unusable_profile(measurement.status, error.reason, str(error), self._stamp(item))
+            status = goodput_status.unmeasurable(measurement.status, error.reason, str(error), self._stamp(item))
             await self._write_status(item, status)
             return sample_interval(measurement.spec.sample_interval).total_seconds()
         return await self._measure(item, measurement, job, profile)
@@ -133,14 +137,19 @@ class GoodputMeasurementController:
         kept = await self._interruption(item, job, self._remembered(item, measurement), rules)
         if end is not None or job.status.workload_ref is not None:
             before = await self._follow(key, job, profile, kept)
-            kept = self._sampled(key, kept, rules, before, end)
-        if end is None:
+            kept = await self._sampled(key, kept, rules, before, end)
+        if end is None and kept.state.start_time is None and (problem := self._problem(key)):
+            status = goodput_status.unmeasurable(
+                measurement.status, Reason.LOGS_UNAVAILABLE, problem, self._stamp(item)
+            )
+        elif end is None:
             status = goodput_status.running(
                 measurement.status, kept.state, rules, self._stamp(item), history=kept.history
             )
         elif (
             self._read_to_the_end(key) or self._clock() >= self._seen_ended.setdefault(key, self._clock()) + LAST_LINES
         ):
+            kept = self._with_the_unread(key, kept)
             status = self._final(item, measurement, job, kept, rules)
         else:
             self._kept[key] = (measurement.metadata.uid, kept)
@@ -171,25 +180,40 @@ class GoodputMeasurementController:
         several = strategy is not None and strategy.type is WorkerStrategyType.MULTI
         wanted = {pod.record.uid: pod for pod in (workers[:1] + workers[-1:] if several else workers[:1])}
         held = self._followers.setdefault(key, {})
-        for uid, pod in wanted.items():
-            if uid not in held and pod.record.phase in ("Running", "Succeeded", "Failed"):
-                held[uid] = GoodputFollower(self._client, profile, pod, kept.positions.get(uid))
-            elif uid in held and pod.record.phase == "Running":
-                held[uid].log.go_on(pod)
         over = [held.pop(uid) for uid in tuple(held) if wanted and uid not in wanted]
         for follower in over:
             await follower.log.stop()
+        left = [follower.drain() for follower in over]
+        for uid, pod in wanted.items():
+            position = kept.positions.get(uid)
+            if uid in held and held[uid].profile is not profile:  # corrected: it reads the lines that are still to come
+                corrected = held.pop(uid)
+                await corrected.log.stop()
+                left.append(corrected.drain())
+                position = left[-1].position
+            if uid not in held and pod.record.phase in ("Running", "Succeeded", "Failed"):
+                held[uid] = self._follower(key, profile, pod, position)
+            elif uid in held and pod.record.phase == "Running":
+                held[uid].log.go_on(pod)
         self._followers[key] = {uid: held[uid] for uid in wanted if uid in held} or held
-        return [follower.drain() for follower in over]
+        return left
 
-    def _sampled(self, key: Key, kept: Kept, rules: Rules, before: list[Drained], end: datetime | None) -> Kept:
+    def _follower(
+        self, key: Key, profile: TrainingProfile, pod: CachedPod, position: Position | None
+    ) -> GoodputFollower:
+        full, exists = partial(self._queue.add, key), partial(self._caches.holds, pod)
+        return GoodputFollower(self._client, profile, pod, position, full=full, exists=exists)
+
+    async def _sampled(self, key: Key, kept: Kept, rules: Rules, before: list[Drained], end: datetime | None) -> Kept:
         """Everything that the followers have read is in the state, and their positions are beside it."""
         drained = {uid: follower.drain() for uid, follower in self._followers.get(key, {}).items()}
         events = _merged(before) + _merged(list(drained.values()))
         if end is not None:
             events = goodput_status.not_after(events, end)
-        for event in events:
+        for number, event in enumerate(events, 1):
             kept = kept.folded(event, rules)
+            if not number % FOLDED_AT_ONCE:
+                await asyncio.sleep(0)
         activity = [one.last_activity for one in drained.values() if one.last_activity is not None]
         if end is None and (events or kept.state.start_time is not None):
             kept = kept.folded(Sampled(self._clock(), max(activity, default=None)), rules)
@@ -201,6 +225,16 @@ class GoodputMeasurementController:
     def _read_to_the_end(self, key: Key) -> bool:
         followers = self._followers.get(key, {})
         return all(follower.log.complete or follower.log.gone for follower in followers.values())
+
+    def _with_the_unread(self, key: Key, kept: Kept) -> Kept:
+        gaps = tuple(gap for follower in self._followers.get(key, {}).values() for gap in follower.log.unread)
+        history = msgspec.structs.replace(kept.history, gaps=merged(kept.history.gaps, gaps))
+        return msgspec.structs.replace(kept, history=history)
+
+    def _problem(self, key: Key) -> str:
+        """Why nothing can be read."""
+        logs = [follower.log for follower in self._followers.get(key, {}).values()]
+        return next((f"the log of pod {log.pod} cannot be read: {log.problem}" for log in logs if log.problem), "")
 
     async def _interruption(self, item: Cached[GoodputMeasurement], job: Job, kept: Kept, rules: Rules) -> Kept:
         state = kept.state

@@ -8,7 +8,7 @@ until it has caught up, the older sums stand.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -70,6 +70,7 @@ class LogSums:
     async def take(self, chunks: AsyncIterator[bytes]) -> None:
         async for _ in parsed(chunks, self.feed, self.scan):
             pass
+        self.scan(self.feed.finish())
 
     def scan(self, block: bytes) -> None:
         self.add(self.parse(block))
@@ -109,9 +110,17 @@ class LogSums:
 class LogFollower:
     """Of one pod; `sample` is what is known now."""
 
-    def __init__(self, client: KubeClient, profile: CompiledProfile, pod: CachedPod, kept: Kept | None) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        profile: CompiledProfile,
+        pod: CachedPod,
+        kept: Kept | None,
+        *,
+        exists: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.uid = pod.record.uid
-        self._profile = profile
+        self.profile = profile
         if kept is None or kept.pod_uid != self.uid:
             kept = None
         self._sums = LogSums(profile) if kept is None else LogSums.resumed(profile, kept)
@@ -125,6 +134,7 @@ class LogFollower:
             position=None if kept is None else kept.position,
             gaps=() if kept is None else kept.gaps,
             begin=self._begin,
+            exists=exists,
         )
 
     def sample(self) -> LogRead:
@@ -146,7 +156,7 @@ class LogFollower:
 
     def _begin(self) -> None:
         self.sample()
-        self._sums = LogSums(self._profile)
+        self._sums = LogSums(self.profile)
 
     async def _add(self, found: Found) -> None:
         self._sums.add(found)

@@ -41,7 +41,7 @@ class LogProfiles(Generic[T]):
         self._caches = caches
         self._events = events
         self._compile = compile_
-        self._compiled: dict[str, tuple[str, T]] = {}
+        self._compiled: dict[str, tuple[LogProfile, T]] = {}
         self._warned: set[tuple[str, str]] = set()
 
     async def get(self, name: str) -> T:
@@ -55,16 +55,16 @@ class LogProfiles(Generic[T]):
                     raise
                 message = f"spec.logProfileRef: LogProfile {name!r} does not exist; kubectl get logprofiles lists them"
                 raise UnusableProfileError(Reason.LOG_PROFILE_NOT_FOUND, message) from error
-        known = self._compiled.get(name)
-        if known is not None and known[0] == held.resource_version:
-            return known[1]
         if held.view is None:
             raise UnusableProfileError(Reason.INVALID_LOG_PROFILE, f"LogProfile {name!r} does not fit the schema")
+        known = self._compiled.get(name)
+        if known is not None and _reads_alike(known[0], held.view):
+            return known[1]
         try:
             compiled = self._compile(held.view)
         except LogProfileError as error:
             raise UnusableProfileError(Reason.INVALID_LOG_PROFILE, f"LogProfile {name!r}: {error}") from error
-        self._compiled[name] = (held.resource_version, compiled)
+        self._compiled[name] = (held.view, compiled)
         return compiled
 
     def warn(self, measurement: Cached[Any], error: UnusableProfileError) -> None:
@@ -77,3 +77,8 @@ class LogProfiles(Generic[T]):
         self._warned.add(mark)
         self._events.record(measurement.raw, type="Warning", reason=error.reason.value, note=str(error))
         logger.warning("log profile cannot be used namespace=%s measurement=%s error=%r", *measurement.key, str(error))
+
+
+def _reads_alike(one: LogProfile, other: LogProfile) -> bool:
+    """What its status says of it changes nothing: the same compiled profile goes on."""
+    return one is other or (one.spec == other.spec and one.metadata.annotations == other.metadata.annotations)

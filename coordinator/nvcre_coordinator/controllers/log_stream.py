@@ -1,15 +1,17 @@
 """What following a log takes, whatever it is read for: whole lines, parsed beside the event loop, until its end.
 
-Parsing of large blocks runs in a thread: the event loop carries the agents' streams.  A connection that breaks goes on
-behind the line that was seen last (core/log_cursor.py); what is lost meanwhile is noted as a gap.  What the lines mean
-is the follower's matter.
+Parsing of large blocks runs in threads of its own: the event loop carries the agents' streams, and the loop's own
+threads look up names.  A connection that breaks goes on behind the line that was seen last (core/log_cursor.py); what
+is lost meanwhile is noted as a gap.  What the lines mean is the follower's matter.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Generic, TypeVar
 
@@ -18,15 +20,18 @@ from nvcre_logs.lines import LineFeed
 
 from nvcre_coordinator.controllers.caches import CachedPod
 from nvcre_coordinator.core.log_cursor import LogCursor, Position
-from nvcre_coordinator.core.log_gaps import Gaps, pod_gone, rotated
+from nvcre_coordinator.core.log_gaps import Gaps, pod_gone, rotated, unread
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-IN_THREAD_BYTES = 32 * 1024
+IN_THREAD_BYTES = 4 * 1024
+IN_THREAD_S = 0.005  # a parser that takes so long for less than that is slow: somebody's heavy pattern
 GATHERED_BYTES = 512 * 1024
 RETRY_S = 3.0
+PARSER_BROKE_S = 60.0
+PARSERS = ThreadPoolExecutor(4, "log-parser")
 
 
 class FollowedLog(Generic[T]):
@@ -34,7 +39,8 @@ class FollowedLog(Generic[T]):
 
     `parse` gets blocks of whole lines that were not seen before, maybe in a thread; `take` gets what it makes of each,
     with `position` behind it.  `begin` is called before the first line, so again where a log without stamps breaks.
-    `complete` once the log's end was reached, `gone` when there is no such log any more.
+    `exists`: the pod is still there, and not another one of its name.  `complete` once the log's end was reached,
+    `gone` when there is no such log any more; `problem` is why it cannot be read now.
     """
 
     def __init__(
@@ -48,17 +54,21 @@ class FollowedLog(Generic[T]):
         position: Position | None = None,
         gaps: Gaps = (),
         begin: Callable[[], None] = lambda: None,
+        exists: Callable[[], bool] = lambda: True,
     ) -> None:
         self._client = client
-        self._namespace, self._pod = pod.namespace, pod.record.name
+        self._namespace, self.pod = pod.namespace, pod.record.name
         self._restarts = pod.restarts
         self._container = container
         self._parse = parse
         self._take = take
         self._begin = begin
+        self._exists = exists
         self._cursor = LogCursor(position)
         self._next_container = False
+        self._unfinished = b""  # a last line that had no end when the log ended
         self.complete = self.gone = False
+        self.problem = ""
         self.position = position
         self.gaps = gaps
         self.skipped_lines = 0
@@ -72,6 +82,11 @@ class FollowedLog(Generic[T]):
             self._restarts = pod.restarts
             self._task = asyncio.create_task(self._run())
 
+    @property
+    def unread(self) -> Gaps:
+        """What is lost where nobody waits for the end any longer."""
+        return () if self.complete or self.gone else unread((), self.pod, self.position)
+
     async def end(self, deadline_s: float) -> None:
         """Waits for the end of the log of a pod that has finished."""
         await asyncio.wait({self._task}, timeout=deadline_s)
@@ -82,29 +97,62 @@ class FollowedLog(Generic[T]):
 
     async def _run(self) -> None:
         while True:
+            pause_s = RETRY_S
             try:
                 await self._read()
             except ApiError as error:
-                logger.debug("log not followed namespace=%s pod=%s error=%r", self._namespace, self._pod, str(error))
+                self.problem = str(error)
+                logger.debug("log not followed namespace=%s pod=%s error=%r", self._namespace, self.pod, self.problem)
                 if error.not_found:
-                    self.gaps = pod_gone(self.gaps, self._pod, self.position)
-                    self.gone = True
+                    await self._end_without()
                     return
             except CONNECTION_ERRORS as error:
-                logger.debug("log follow broke namespace=%s pod=%s error=%r", self._namespace, self._pod, error)
+                self.problem = repr(error)
+                logger.debug("log follow broke namespace=%s pod=%s error=%r", self._namespace, self.pod, error)
+            except Exception as error:
+                self.problem = repr(error)
+                self.gaps = unread(self.gaps, self.pod, self.position)  # the block that broke it is not given again
+                logger.exception("log follow broke namespace=%s pod=%s; tried again", self._namespace, self.pod)
+                pause_s = PARSER_BROKE_S
             else:
+                self.problem = ""
                 self.complete = True
                 return
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(pause_s)
+            if not self._exists():
+                await self._end_without()
+                return
+
+    async def _end_without(self) -> None:
+        """There is no such log any more; where all that it lacked was a line's end, that was its end."""
+        if self._unfinished:
+            await self._finish()
+            self.complete = True
+        else:
+            self.gaps = pod_gone(self.gaps, self.pod, self.position)
+            self.gone = True
 
     async def _read(self) -> None:
-        since = self._cursor.ask_again(had_ended=self._next_container)
+        """To the end of the log.  A kubelet that ends leaves a line half told: it is asked again how that goes on."""
+        while unfinished := await self._read_once():
+            if self._unfinished and not unfinished.startswith(self._unfinished[:-1]):
+                await self._finish()
+            again = unfinished != self._unfinished and self._cursor.position is not None
+            self._unfinished = unfinished
+            if not again:
+                break
+        if self._unfinished:
+            await self._finish()
+
+    async def _read_once(self) -> bytes:
+        """The last line where it had no end; it is not taken."""
+        since = self._cursor.ask_again(had_ended=self._next_container or bool(self._unfinished))
         self._next_container = False
         if since is None:
             self._begin()
         feed, skipped = LineFeed(), self.skipped_lines
         chunks = self._client.pod_log(
-            self._pod,
+            self.pod,
             self._namespace,
             container=self._container or None,
             follow=True,
@@ -112,23 +160,46 @@ class FollowedLog(Generic[T]):
             since_time=since,
         )
         async for found in parsed(chunks, feed, self._unseen):
-            self.position = self._cursor.position
-            self.gaps = rotated(self.gaps, self._pod, self._cursor.take_gap())
             self.skipped_lines = skipped + feed.skipped_lines
-            await self._take(found)
+            await self._told(found)
+        unfinished = feed.finish()
+        self.skipped_lines = skipped + feed.skipped_lines
+        return unfinished
+
+    async def _finish(self) -> None:
+        """The unfinished line was the last one of its container."""
+        unfinished, self._unfinished = self._unfinished, b""
+        await self._told(self._unseen(unfinished))
+
+    async def _told(self, found: T) -> None:
+        self.problem = ""
+        self.position = self._cursor.position
+        self.gaps = rotated(self.gaps, self.pod, self._cursor.take_gap())
+        await self._take(found)
 
     def _unseen(self, block: bytes) -> T:
-        return self._parse(self._cursor.take(block))
+        block = self._cursor.take(block)
+        if self._unfinished and block:
+            if not block.startswith(self._unfinished[:-1]):
+                block = self._unfinished + block
+            self._unfinished = b""
+        return self._parse(block)
 
 
 async def parsed(chunks: AsyncIterator[bytes], feed: LineFeed, parse: Callable[[bytes], T]) -> AsyncGenerator[T, None]:
     """What `parse` makes of each block of whole lines: of all that came while the one before was parsed."""
+    slow = False
     async with aclosing(_gathered(chunks)) as pieces:
         async for piece in pieces:
-            if block := feed.feed(piece):
-                yield await _beside_the_loop(parse, block)
-    if block := feed.finish():
-        yield await _beside_the_loop(parse, block)
+            if not (block := feed.feed(piece)):
+                continue
+            if slow or len(block) > IN_THREAD_BYTES:
+                yield await asyncio.get_running_loop().run_in_executor(PARSERS, parse, block)
+            else:
+                began = time.perf_counter()
+                found = parse(block)
+                slow = time.perf_counter() - began > IN_THREAD_S
+                yield found
 
 
 async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -167,7 +238,3 @@ async def _gathered(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]
     finally:
         reading.cancel()
         await asyncio.wait({reading})
-
-
-async def _beside_the_loop(parse: Callable[[bytes], T], block: bytes) -> T:
-    return await asyncio.to_thread(parse, block) if len(block) > IN_THREAD_BYTES else parse(block)

@@ -90,6 +90,14 @@ def not_measuring(
     return put(conditions, ConditionType.COMPLETE, ConditionStatus.TRUE, reason=reason, message=text, stamp=stamp)
 
 
+def log_answers(conditions: Conditions) -> Conditions:
+    """Of a measurement that could not read its log and has nothing to say yet now that it can."""
+    told = find(conditions, ConditionType.MEASURING)
+    if told is None or told.reason != Reason.LOGS_UNAVAILABLE:
+        return conditions
+    return tuple(condition for condition in conditions if condition.type != ConditionType.MEASURING)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     type: Literal["Normal", "Warning"]

@@ -19,7 +19,7 @@ from nvcre_coordinator.api.conditions import ConditionStatus, ConditionType, Rea
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus, PendingInterruption
 from nvcre_coordinator.api.meta import second
 from nvcre_coordinator.core import log_gaps
-from nvcre_coordinator.core.conditions import Stamp, measuring, not_measuring
+from nvcre_coordinator.core.conditions import Stamp, log_answers, measuring, not_measuring
 from nvcre_coordinator.core.goodput import (
     Checkpoint,
     GoodputState,
@@ -43,17 +43,19 @@ def running(
     status: GoodputMeasurementStatus, state: GoodputState, rules: Rules, stamp: Stamp, *, history: History = NOTHING
 ) -> GoodputMeasurementStatus:
     """Provisional figures up to now; Measuring becomes True with the first sample that tells something."""
-    if status.complete or state.start_time is None:
+    if status.complete:
         return status
+    if state.start_time is None:
+        return msgspec.structs.replace(status, conditions=log_answers(status.conditions))
     conditions = measuring(status.conditions, "Reading the logs of the running Job; figures are provisional", stamp)
     figures = _with_figures(status, state, rules, stamp.now)
     return msgspec.structs.replace(figures, conditions=conditions, **_told(history))
 
 
-def unusable_profile(
+def unmeasurable(
     status: GoodputMeasurementStatus, reason: Reason, message: str, stamp: Stamp
 ) -> GoodputMeasurementStatus:
-    """Not the end: the profile may yet appear or be corrected."""
+    """Not the end: the profile may yet appear or be corrected, the log be given."""
     if status.complete:
         return status
     return msgspec.structs.replace(status, conditions=not_measuring(status.conditions, reason, message, stamp))

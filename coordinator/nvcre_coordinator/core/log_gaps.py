@@ -20,6 +20,10 @@ def pod_gone(gaps: Gaps, pod: str, position: Position | None) -> Gaps:
     return merged(gaps, (LogGap(pod, GapReason.POD_GONE, position.time if position is not None else None),))
 
 
+def unread(gaps: Gaps, pod: str, position: Position | None) -> Gaps:
+    return merged(gaps, (LogGap(pod, GapReason.UNREAD, position.time if position is not None else None),))
+
+
 def merged(gaps: Gaps, others: Gaps) -> Gaps:
     """Each once, the first ones where they are too many."""
     return tuple(dict.fromkeys((*gaps, *others)))[:MAX_GAPS]
@@ -36,4 +40,6 @@ def sentence(gaps: Gaps) -> str:
             what = f"lines of pod {first.pod}{after} were rotated away while nobody was connected"
         case GapReason.POD_GONE:
             what = f"pod {first.pod} was gone before its log{after} was read"
+        case GapReason.UNREAD:
+            what = f"the log of pod {first.pod}{after} could not be read"
     return f"; figures may lack a part of the log: {what}" + (f", and {len(gaps) - 1} more" if gaps[1:] else "")

@@ -19,7 +19,7 @@ from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMea
 from nvcre_coordinator.api.meta import second
 from nvcre_coordinator.core import log_gaps
 from nvcre_coordinator.core.bandwidth import peak
-from nvcre_coordinator.core.conditions import Stamp, measuring, not_measuring
+from nvcre_coordinator.core.conditions import Stamp, log_answers, measuring, not_measuring
 from nvcre_coordinator.core.observed import Measured
 from nvcre_coordinator.core.pods import FINISHED_PHASES, PodRecord
 from nvcre_coordinator.core.thresholds import ALG_BANDWIDTH, BUS_BANDWIDTH
@@ -83,7 +83,7 @@ def running(measurement: BandwidthMeasurement, sample: LogRead | None, stamp: St
     """Provisional: Measuring becomes True with the first row."""
     status = measurement.status
     if sample is None or not sample.results:
-        return status
+        return msgspec.structs.replace(status, conditions=log_answers(status.conditions))
     conditions = measuring(status.conditions, "Reading the log of the running Job; results are provisional", stamp)
     return msgspec.structs.replace(
         status,
@@ -95,7 +95,7 @@ def running(measurement: BandwidthMeasurement, sample: LogRead | None, stamp: St
     )
 
 
-def unusable_profile(
+def unmeasurable(
     measurement: BandwidthMeasurement, reason: Reason, message: str, stamp: Stamp
 ) -> BandwidthMeasurementStatus:
     return _measuring_false(measurement.status, reason, message, stamp)

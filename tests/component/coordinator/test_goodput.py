@@ -162,7 +162,7 @@ async def test_a_job_that_ended_while_no_coordinator_was_there(cluster: Any) -> 
     assert (seen["currentStep"], seen["completionTime"]) == (2, ended)
 
 
-async def test_a_profile_that_is_not_there_is_told_and_waited_for(cluster: Any) -> None:
+async def test_a_profile_that_is_not_there_is_told_and_waited_for_and_a_corrected_one_reads_on(cluster: Any) -> None:
     await cluster.start()
     await cluster.add_node("node-0")
     await cluster.create_job("early", MEASURED)
@@ -178,6 +178,18 @@ async def test_a_profile_that_is_not_there_is_told_and_waited_for(cluster: Any) 
     pod = await cluster.add_pod("early", "node", "node-0")
     cluster.kubelet.logs[pod] = BANNER + step(25, 1)
     await until(cluster, "early", currentStep=1)
+
+    steps = {"trainingStep": {"regex": r"^done with (?P<iteration>\d+)", "example": None}}
+    await cluster.client.merge_patch(LOG_PROFILES, manifest["metadata"]["name"], {"spec": {"patterns": steps}})
+    number = 1
+
+    async def reads_on() -> bool:
+        nonlocal number
+        number += 1
+        cluster.kubelet.logs[pod] += line(30 + number, f"done with {number}")
+        return bool((await status(cluster, "early"))["currentStep"] > 1)
+
+    await eventually(reads_on)
 
 
 async def test_a_container_that_is_started_again_in_its_pod_is_followed_on(cluster: Any) -> None:

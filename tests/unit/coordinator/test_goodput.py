@@ -465,7 +465,7 @@ def test_a_measurement_that_ended_without_figures_says_that_they_are_lost() -> N
     measured = measured_goodput([measurement(status)])
     assert measured.values == {}
     assert measured.lost["goodputRatio"] == "GoodputMeasurement g ended with JobFailed"
-    waiting = goodput_status.unusable_profile(
+    waiting = goodput_status.unmeasurable(
         GoodputMeasurementStatus(), Reason.LOG_PROFILE_NOT_FOUND, "no such profile", stamp()
     )
     assert measured_goodput([measurement(waiting)]).pending["goodputRatio"] == "GoodputMeasurement g: no such profile"

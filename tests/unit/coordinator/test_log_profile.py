@@ -31,6 +31,8 @@ def profile(layout: str = "2006-01-02", **patterns: Any) -> LogProfile:
         (profile(bandwidthResult={"regex": r"(?P<size>\d+) (\S+)"}), "lacks the named group(s) algBW, busBW"),
         (profile(bandwidthResult={"regex": ROW, "example": "nothing"}), "spec.patterns.bandwidthResult.example"),
         (profile(bandwidthResult={"regex": ROW + "(?=x)"}), "does not compile as RE2"),
+        (profile(bandwidthResult={"regex": r"\pL{30}"}), "spec.patterns.bandwidthResult.regex compiles to"),
+        (profile(bandwidthResult={"regex": "(a{1000}){1000}"}), "does not compile as RE2"),
         (profile("never", bandwidthResult={"regex": ROW}), "spec.timestamp.layout"),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from nvcre_coordinator.api.conditions import find
+from nvcre_coordinator.api.conditions import Reason, find
 from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthResult
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.core.conditions import Stamp
@@ -18,6 +18,7 @@ from nvcre_coordinator.core.measurement_lifecycle import (
     finish,
     measured_bandwidth,
     running,
+    unmeasurable,
 )
 from nvcre_coordinator.core.pods import PodRecord
 
@@ -157,3 +158,10 @@ def test_which_pod_is_read(better: PodRecord, worse: PodRecord) -> None:
 
 def test_no_pod_of_that_role() -> None:
     assert choose_pod([pod("a", replicated_job="node")], "launcher") is None
+
+
+def test_a_log_that_cannot_be_read_is_told_until_it_can() -> None:
+    refused = unmeasurable(measurement(), Reason.LOGS_UNAVAILABLE, "the log of pod p: 400", stamp())
+    assert reason(refused, "Measuring") == ("False", "LogsUnavailable")
+    assert running(with_status(refused), LogRead(), stamp()) == measurement().status
+    assert reason(running(with_status(refused), ROWS, stamp()), "Measuring") == ("True", "JobRunning")

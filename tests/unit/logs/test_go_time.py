@@ -32,6 +32,18 @@ def test_what_does_not_fit_is_no_time(text: str) -> None:
     assert compile_layout("2006-01-02 15:04:05").parse(text) is None
 
 
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        ("2006-01-02T15:04:05Z07:00", "0001-01-01T00:00:00+05:00"),
+        ("2006-01-02T15:04:05Z07:00", "9999-12-31T23:59:59-05:00"),
+        ("2006-002", "9999-999"),
+    ],
+)
+def test_a_time_beyond_the_calendar_is_none(layout: str, text: str) -> None:
+    assert compile_layout(layout).parse(text) is None
+
+
 @pytest.mark.parametrize("layout", ["", "no time at all", "2006 2006", "x" * 200])
 def test_a_useless_layout_is_told(layout: str) -> None:
     with pytest.raises(LayoutError):

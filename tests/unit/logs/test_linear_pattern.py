@@ -61,6 +61,7 @@ def test_a_pattern_without_a_choice_is_accepted(pattern: str, why: str) -> None:
         ("^a$b", "an end in the middle"),
         ("^(a", "not closed"),
         ("^[z-a]", "a range backwards"),
+        ("(" * 999 + "a" + ")" * 999, "deeper than Python's stack"),
     ],
 )
 def test_everything_else_stays_with_re2(pattern: str, why: str) -> None:
