@@ -28,6 +28,11 @@ def probes(rows: Sequence[JsonObject]) -> list[JsonObject]:
     return _folded(rows, _outcome, _as_one_probe)
 
 
+def failed_nodes(rows: Sequence[JsonObject]) -> list[JsonObject]:
+    """Alike: a group that could not be narrowed, where nothing is known of one that is not known of all."""
+    return _folded(rows, lambda row: repr({**row, "name": ""}), _as_one_node)
+
+
 def _folded(
     rows: Sequence[JsonObject],
     alike: Callable[[JsonObject], Hashable],

@@ -36,7 +36,7 @@ def as_page(reports: Sequence[JobReport], *, scenario: str | None = None) -> str
 def _job(report: JobReport) -> str:
     sections = [
         _verdict(report),
-        _section("Failed nodes", _failed_nodes(report)),
+        _section("Failed nodes", _folded(_failed_rows, report.failed_nodes, alike.failed_nodes(report.failed_nodes))),
         _section("Bandwidth", _bandwidth(report)),
         *(_section(f"Goodput {goodput['name']}", _goodput(goodput, report)) for goodput in report.goodput),
         _section("Probes after the run", _folded(_probe_rows, report.probes, alike.probes(report.probes))),
@@ -63,7 +63,7 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{_text(title)}</h2>{body}</section>" if body else ""
 
 
-def _failed_nodes(report: JobReport) -> str:
+def _failed_rows(failed: Sequence[JsonObject]) -> str:
     rows = [
         (
             node["name"],
@@ -72,7 +72,7 @@ def _failed_nodes(report: JobReport) -> str:
             node.get("message", ""),
             show_evidence(node.get("evidence") or ()),
         )
-        for node in report.failed_nodes
+        for node in failed
     ]
     return _table(("node", "reason", "component", "why", "evidence"), rows)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
 from nvcre_cli.outcome import Result
+from nvcre_cli.render import alike
 from nvcre_cli.report import JobReport
 from nvcre_cli.terminal import printable
 
@@ -34,5 +35,6 @@ def _is_failure(report: JobReport) -> bool:
 
 
 def _blamed(report: JobReport) -> list[str]:
-    nodes = [f"{node['name']}: {node['reason']}: {node.get('message', '')}" for node in report.failed_nodes]
+    failed = alike.failed_nodes(report.failed_nodes)
+    nodes = [f"{node['name']}: {node['reason']}: {node.get('message', '')}" for node in failed]
     return [*nodes, *([report.attribution] if report.attribution else [])]

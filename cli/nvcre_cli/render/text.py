@@ -109,7 +109,7 @@ def _failed_nodes(report: JobReport) -> Table | None:
         return None
     table = _table("Failed nodes", "node", "", "")
     table.show_header = False
-    for node in report.failed_nodes:
+    for node in alike.failed_nodes(report.failed_nodes):
         component = show_component(node.get("component"))
         rows = (
             ("reason", node["reason"]),

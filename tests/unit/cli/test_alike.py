@@ -5,6 +5,7 @@ import io
 import pytest
 from nvcre_cli.render import alike
 from nvcre_cli.render.html import as_page
+from nvcre_cli.render.junit import as_junit
 from nvcre_cli.render.text import print_report
 from nvcre_cli.report import Gathered, build
 from rich.console import Console
@@ -15,6 +16,12 @@ JOB = {
     "status": {"conditions": [{"type": "Failed", "status": "True", "reason": "WorkloadFailed", "message": "m"}]},
 }
 NODES = 500
+
+
+def printed(report) -> str:
+    out = io.StringIO()
+    print_report(Console(file=out, width=140), report)
+    return out.getvalue()
 
 
 def health(number: int):
@@ -69,15 +76,22 @@ def test_probes_that_were_not_run_for_different_reasons_stay_apart():
     ]
 
 
+def test_a_group_that_could_not_be_narrowed_is_one_block():
+    failed = [{"name": f"n{n}", "reason": "WorkloadFailed", "message": "could not be narrowed"} for n in range(NODES)]
+    job = {**JOB, "status": {**JOB["status"], "failedNodes": failed}}
+    whole = build(Gathered(job))
+    for text in (as_junit([whole]), printed(whole)):
+        assert text.count("could not be narrowed") == 1
+        assert "500 nodes: n0, n1, n2 and 497 more" in text
+
+
 def test_a_few_nodes_are_all_shown(report):
     few = report.nodes[: alike.FEW]
     assert alike.nodes(few) == few
 
 
 def test_the_text_of_500_nodes_fits_a_screen_and_the_page_keeps_every_row(report):
-    out = io.StringIO()
-    print_report(Console(file=out, width=140), report)
-    assert len(out.getvalue().splitlines()) < 50
+    assert len(printed(report).splitlines()) < 50
     assert as_page([report]).count("compared 499") == 1
 
 
