@@ -6,6 +6,7 @@ The engine stands for the embedded API server: it does with a request body what 
 import copy
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from nvcre_local.apiserver.schema import StructuralSchema
 
@@ -80,6 +81,10 @@ class ServerJudge:
 
     def replace_status(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any] | Refused:
         return _verdict(self._server.request("PUT", f"{_path(old)}/status", _with_version(new, old)))
+
+    def names(self, kind: str, field_selector: str) -> list[str]:
+        found = self._server.request("GET", f"{_COLLECTIONS[kind]}?fieldSelector={quote(field_selector)}").expect(200)
+        return [item["metadata"]["name"] for item in found["items"]]
 
     def table(self, kind: str, name: str) -> dict[str, Any]:
         accept = "application/json;as=Table;v=v1;g=meta.k8s.io"

@@ -34,6 +34,7 @@ def test_a_job_names_its_state_and_the_node_that_failed(server_judge: ServerJudg
         "conditions": [
             false("InProgress"), true("Succeeded", "WorkloadCompleted"), false("Failed"),
             true("HardwareFailed", "HardwareFailureDetected"), true("Attributed", "Evidence"),
+            true("ValidationFailed", "ThresholdViolated"),
         ],
         "failedNodes": [failed_node()],
         "workloadRef": {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "burn-in-workload"},
@@ -45,6 +46,7 @@ def test_a_job_names_its_state_and_the_node_that_failed(server_judge: ServerJudg
         "Reason": "WorkloadCompleted",
         "Failed-Node": "node-3",
         "Hardware-Failed": "True",
+        "Validation": "ThresholdViolated",
         "Attributed": "Evidence",
         "Workload": "burn-in-workload",
     }
@@ -84,6 +86,14 @@ def test_node_health_prints_verdict_gpus_driver_and_the_newest_incident(server_j
         "Index": 5,
         "Message": "drain node-3",
     }
+
+
+def test_the_nodes_with_a_verdict_can_be_asked_for(server_judge: ServerJudge) -> None:
+    for name, verdict in (("asked-1", "Healthy"), ("asked-2", "Suspect"), ("asked-3", "Faulty")):
+        printed(server_judge, "NodeHealth", name, {}, {"verdict": verdict})
+
+    assert server_judge.names("NodeHealth", "status.verdict=Suspect") == ["asked-2"]
+    assert {"asked-2", "asked-3"} <= {*server_judge.names("NodeHealth", "status.verdict!=Healthy")}
 
 
 def test_a_bandwidth_measurement_prints_the_largest_size(server_judge: ServerJudge) -> None:

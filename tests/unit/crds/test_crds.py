@@ -1,5 +1,6 @@
 """What holds for every CRD of ours, seen from the files alone. What they accept is in tests/conformance/crds."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ CORE_SHORT_NAMES = frozenset({
     *("no", "ns", "pc", "pdb", "po", "pv", "pvc", "quota", "rc", "rs", "sa", "sc", "sts", "svc", "vac"),
 })  # fmt: skip
 
+BELOW_TRAIN_JOB = re.compile(r"\.spec\.workload\.trainJob(\.\w+(\[\])?){3,}$")
+
 all_crds = pytest.mark.parametrize("crd", CRDS.values(), ids=CRDS)
 
 
@@ -33,6 +36,20 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
     for key in ("items", "additionalProperties"):
         if isinstance(schema.get(key), dict):
             yield from nodes(schema[key], f"{path}[]")
+
+
+@all_crds
+def test_every_field_says_what_it_is_for(crd: dict[str, Any]) -> None:
+    """`kubectl explain` is the reference of our fields; below the upper two levels of a TrainJob it is Kubeflow's."""
+    schema = version(crd)["schema"]["openAPIV3Schema"]
+    assert not [
+        path
+        for path, field in nodes(schema)
+        if path != ".metadata"
+        and not path.endswith("[]")
+        and not field.get("description")
+        and not BELOW_TRAIN_JOB.match(path)
+    ]
 
 
 def test_the_kinds_of_this_stage_are_there() -> None:
