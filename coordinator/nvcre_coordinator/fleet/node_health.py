@@ -36,7 +36,7 @@ from nvcre_coordinator.fleet.metrics import FleetMetrics
 from nvcre_coordinator.fleet.node_record import DELETED, NodeRecord
 from nvcre_coordinator.fleet.nodes import NodeFacts, node_facts
 from nvcre_coordinator.fleet.server import LoadFailed
-from nvcre_coordinator.fleet.status import MAX_PROBES, Inventory, NodeHealthStatus
+from nvcre_coordinator.fleet.status import MAX_PROBES, Inventory, NodeHealthStatus, another_machine
 from nvcre_coordinator.fleet.wire import cut
 
 logger = logging.getLogger(__name__)
@@ -61,18 +61,20 @@ class NodeHealthStore:
         facts: Callable[[str], NodeFacts | None],
         fleet_size: Callable[[], int],
         on_rival: Callable[[str], None],
+        on_node_gone: Callable[[str], None],
         on_alarm: Callable[[str, str], None],
         on_verdict: Callable[[JsonObject, Verdict, str], None],
         workload_of: Callable[[str, Incident], str] = lambda node, incident: "",
         rules: Rules | None = None,
     ) -> None:
-        """`on_alarm(reason, sentence)` tells what concerns many nodes at once; `workload_of(node, incident)` whose
+        """`on_node_gone(node)` hears that there is no Node to write a NodeHealth for; `on_alarm(reason, sentence)` tells what concerns many nodes at once; `workload_of(node, incident)` whose
         program an incident hit, empty where nobody knows."""
         self._client = client
         self._metrics = metrics
         self._clock = clock
         self._facts = facts
         self._on_rival = on_rival
+        self._on_node_gone = on_node_gone
         self._workload_of = workload_of
         self._on_verdict = on_verdict
         self._rules = rules or Rules()
@@ -170,6 +172,9 @@ class NodeHealthStore:
         self._maintained(state)
         told = tuple(self._with_context(state, incident) for incident in snapshot.open)
         ended_by = RecoveredBy.REBOOT if state.rebooted else ""
+        if state.rebooted and another_machine(state.inventory, inventory):
+            ended_by = RecoveredBy.REPLACED
+            state.probes = ()
         state.ledger = fold_snapshot(state.ledger, replace(snapshot, open=told, ended_by=ended_by))
         state.rebooted = False
         state.boot_id, state.inventory, state.monitors = boot_id or state.boot_id, inventory, monitors
@@ -318,6 +323,7 @@ class NodeHealthStore:
                 if not error.not_found:
                     raise
                 logger.warning("no NodeHealth written, the Node does not exist node=%s", state.name)
+                self._on_node_gone(state.name)
                 return False
         owner = {"apiVersion": "v1", "kind": "Node", "name": facts.name, "uid": facts.uid}
         obj = {

@@ -61,6 +61,7 @@ class ConnectedAgent:
     asks_left: int = 0
     asked_at: datetime | None = None  # the last time
     ask_scheduled: bool = False
+    node_gone: bool = False  # the Node was deleted, its agent lives on for a while
     sending: asyncio.Future[None] | None = None  # the last message that was given to gRPC
 
     def send(self, message: pb.CoordinatorMessage) -> None:
@@ -145,17 +146,24 @@ class AgentRegistry:
 
     def expect(self, node: str) -> None:
         """A GPU node exists: without a stream its silence counts from now."""
-        if node not in self._agents:
+        agent = self._agents.get(node)
+        if agent is None:
             self._lost_since.setdefault(node, self._clock())
+        else:
+            agent.node_gone = False
 
     def forget(self, node: str) -> None:
-        """The Node is gone."""
+        """The Node is gone: nobody misses its agent, else what was scaled down would count as silent for ever."""
+        agent = self._agents.get(node)
+        if agent is not None:
+            agent.node_gone = True
         self._lost_since.pop(node, None)
         self._clocks.pop(node, None)
 
     def connect(self, agent: ConnectedAgent) -> None:
         older = self._agents.get(agent.node)
         if older is not None:
+            agent.node_gone = older.node_gone
             older.end(Ending(grpc.StatusCode.ABORTED, "replaced by a newer stream of this node", "replaced"))
         self._agents[agent.node] = agent
         agent.welcomed_at = self._clock()
@@ -168,7 +176,8 @@ class AgentRegistry:
             del self._agents[agent.node]
             if not self._agents:
                 self._empty.set()
-            self._lost_since[agent.node] = self._clock()
+            if not agent.node_gone:
+                self._lost_since[agent.node] = self._clock()
             self._tell(agent.node)
 
     def end_all(self, drain: pb.Drain, message: str) -> None:

@@ -97,6 +97,7 @@ class FleetService:
             facts=self._facts,
             fleet_size=lambda: max(len(self._nodes), len(self._agents)),
             on_rival=self._end_stream,
+            on_node_gone=self._forget_node,
             on_alarm=self._announce_alarm,
             on_verdict=self._announce_verdict,
             workload_of=workload_of,
@@ -215,9 +216,12 @@ class FleetService:
             self._agents.expect(new.name)
             self._store.look_again(new.name)
         elif old is not None:
-            self._agents.forget(old.name)
-            if self._agents.get(old.name) is None:
-                self._store.forget(old.name)
+            self._forget_node(old.name)
+
+    def _forget_node(self, node: str) -> None:
+        self._agents.forget(node)
+        if self._agents.get(node) is None:
+            self._store.forget(node)
 
     async def _watch_silence(self) -> None:
         await self._nodes.wait_synced()

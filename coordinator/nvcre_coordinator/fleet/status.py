@@ -28,6 +28,16 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[Gpu, ...] = ()
 
 
+def another_machine(before: Inventory | None, now: Inventory) -> bool:
+    """After a reboot: is none of the GPUs that were there there any more, though others are?
+
+    Machines are exchanged under a Node's name; what the old one's GPUs did says nothing about the new one.
+    """
+    old = {gpu.uuid for gpu in before.gpus} - {""} if before is not None else set()
+    new = {gpu.uuid for gpu in now.gpus} - {""}
+    return bool(old and new) and old.isdisjoint(new)
+
+
 class NodeHealthStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     verdict: Verdict | None = None
     message: str = ""

@@ -227,6 +227,41 @@ async def test_01_a_lost_gpu_that_a_reboot_does_not_bring_back_is_missed_though_
     assert "GPU 5 (GPU-5) was lost and has not come back since the reboot" in status["message"]
 
 
+async def test_another_machine_under_the_name_of_a_node_does_not_inherit_what_the_old_one_did(
+    client: KubeClient, fleet: Fleet
+) -> None:
+    await fleet.start()
+    agent = await healthy(client, fleet)
+    place = pb.Component(kind=pb.COMPONENT_KIND_GPU, index=5, uuid="GPU-5", pci_bus_id="00000000:20:00.0")
+    await agent.events(event(1, incident("a", component=place)))
+    await agent.acked(1)
+    again = await fleet.agent(agent.token, outbox_id="outbox-2")
+    await again.connect(boot_id="boot-2")
+    others = [pb.Gpu(index=n, uuid=f"GPU-1{n}", pci_bus_id=f"00000001:{n + 1:02X}:00.0") for n in range(4)]
+    await again.snapshot(boot_id="boot-2", inventory=pb.Inventory(gpus=others))
+    status = await fleet.until("node-1", lambda status: status["gpuCount"] == 4)
+    assert (status["verdict"], status["closedIncidents"][0]["recoveredBy"]) == ("Healthy", "Replaced")
+
+
+async def test_a_node_that_is_gone_is_forgotten_once_its_agent_is(client: KubeClient, fleet: Fleet) -> None:
+    service = await fleet.start()
+    agent = await healthy(client, fleet)
+    await client.delete(NODES, "node-1")
+
+    async def collected() -> bool:
+        return await fleet.status("node-1") == {}
+
+    await eventually(collected)
+    await agent.close()
+    service.node_health_changed("node-1", None)
+
+    async def forgotten() -> bool:
+        return service._store.stored("node-1") is None and not service._agents.lost_since()
+
+    await eventually(forgotten)
+    assert await fleet.status("node-1") == {}
+
+
 async def test_41_many_nodes_at_once_are_one_alarm_and_accuse_none_of_them(client: KubeClient, fleet: Fleet) -> None:
     await fleet.start()
     agents = [await healthy(client, fleet, f"node-{number}") for number in range(5)]
