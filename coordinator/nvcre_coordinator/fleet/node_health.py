@@ -67,8 +67,9 @@ class NodeHealthStore:
         workload_of: Callable[[str, Incident], str] = lambda node, incident: "",
         rules: Rules | None = None,
     ) -> None:
-        """`on_node_gone(node)` hears that there is no Node to write a NodeHealth for; `on_alarm(reason, sentence)` tells what concerns many nodes at once; `workload_of(node, incident)` whose
-        program an incident hit, empty where nobody knows."""
+        """`on_node_gone(node)` hears that there is no Node to write for, `on_alarm(reason, sentence)` tells what
+        concerns many nodes at once; `workload_of(node, incident)` whose program an incident hit, empty where nobody
+        knows."""
         self._client = client
         self._metrics = metrics
         self._clock = clock
