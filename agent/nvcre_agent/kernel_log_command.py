@@ -31,6 +31,13 @@ NOTHING, SUSPECT, NO_ANSWER = 0, 1, 2
 MAX_PRINTED = 200
 _SPOOL_BYTES = 1 << 20
 
+_FOREIGN = {  # what a file begins with -> what it is and what makes text of it
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -dc FILE"),
+    b"\x04\x22\x4d\x18": ("lz4", "lz4 -dc FILE"),
+    b"PK\x03\x04": ("a zip archive", "unzip -p FILE"),
+    b"LPKSHHRH": ("a binary journal", "journalctl -k --file FILE"),
+}
+
 _DESCRIPTION = """\
 Explains what a saved kernel log says about the GPUs, links and NICs of a node: the output of dmesg (any option),
 journalctl -k (any -o), /var/log/kern.log, messages or syslog, raw /dev/kmsg records, node logs of kubectl or oc,
@@ -102,7 +109,15 @@ def _opened(name: str) -> BinaryIO:
     return path.open("rb")
 
 
+def _refuse_foreign(stream: BinaryIO) -> None:
+    head = stream.peek(8) if isinstance(stream, io.BufferedReader) else b""
+    for magic, (what, command) in _FOREIGN.items():
+        if head.startswith(magic):
+            raise OSError(errno.EINVAL, f"is {what}: use {command} | nvcre-agent kernel-log -")
+
+
 def _explain(stream: BinaryIO, out: TextIO, *, as_json: bool) -> int:
+    _refuse_foreign(stream)
     log, reading = SavedLog(stream), Reading()
     told = reading.read(log)
     if as_json:
@@ -178,7 +193,7 @@ def _verdict(reading: Reading, counts: Counts) -> str:
         if counts.damage:
             damage = printable(counts.damage)
             return f"NO ANSWER: the file is damaged ({damage}); nothing of hardware in what could be read"
-        return f"NOTHING OF HARDWARE: {_events(reading.events, 'other event')}"
+        return f"NOTHING OF HARDWARE: {_events(reading.events, 'other event' if reading.events else 'event')}"
     if worst is None or worst.first.hardware is not True:
         return "NODE SUSPECT: no hardware event, but the driver could not start a GPU or asks for a recovery"
     told = worst.first

@@ -4,10 +4,12 @@ import gzip
 import io
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nvcre_agent import kernel_log_command
 from nvcre_agent.kernel.saved import MAX_LINE, Counts, SavedLog
 from nvcre_agent.kernel_log_reading import Reading, Told
 
@@ -252,6 +254,21 @@ def test_what_was_skipped_is_counted() -> None:
 def test_a_file_without_kernel_lines_is_recognised_as_such(log: str) -> None:
     _, reading, _ = read(log)
     assert reading.recognised == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "command"),
+    [(b"\x28\xb5\x2f\xfd", "zstd -dc"), (b"PK\x03\x04", "unzip -p"), (b"LPKSHHRH", "journalctl -k --file")],
+)
+def test_a_file_that_something_else_can_read_is_refused_with_the_command(
+    head: bytes, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "saved"
+    file.write_bytes(head + bytes(64))
+    assert kernel_log_command.main([str(file)], {}) == kernel_log_command.NO_ANSWER
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"use {command} FILE | nvcre-agent kernel-log -" in err
 
 
 def test_a_damaged_gzip_gives_what_could_be_read() -> None:
