@@ -24,6 +24,9 @@ class Doing(enum.IntEnum):
     CALLING = 2  # inside NVML
 
 
+_KNOWN = frozenset(Doing)
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     doing: Doing
@@ -41,12 +44,16 @@ class Note:
 
 
 class CallNote:
-    """One writer, any readers, no lock: a reader that meets a write in progress sees nothing this time."""
+    """One writer, any readers, no lock: a reader that meets a write in progress sees what it saw before.
+
+    So the note of a child that was stopped in the middle of a write grows old too.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._memory = mmap.mmap(fd, _LAYOUT.size)
         self._version = 0
+        self._seen = Note(Doing.STARTING, time.monotonic_ns())
 
     @classmethod
     def create(cls) -> Self:
@@ -61,12 +68,14 @@ class CallNote:
         since_ns = time.monotonic_ns()
         _LAYOUT.pack_into(self._memory, 0, self._version, since_ns, doing, gpu, call.encode()[:64], self._version)
 
-    def read(self) -> Note | None:
-        version, since_ns, doing, gpu, call, again = _LAYOUT.unpack_from(self._memory, 0)
-        if version != again:
-            return None
-        name = call.rstrip(b"\0").decode(errors="replace")
-        return Note(Doing(doing), since_ns, name, None if gpu < 0 else gpu)
+    def read(self) -> Note:
+        for _ in range(3):  # a write takes a microsecond
+            version, since_ns, doing, gpu, call, again = _LAYOUT.unpack_from(self._memory, 0)
+            if version == again and doing in _KNOWN:
+                name = call.rstrip(b"\0").decode(errors="replace")
+                self._seen = Note(Doing(doing), since_ns, name, None if gpu < 0 else gpu)
+                break
+        return self._seen
 
     def close(self) -> None:
         self._memory.close()

@@ -47,6 +47,8 @@ _QUEUE_LIMIT = 1024  # a slow consumer holds the child back, and NVML folds even
 
 RELEASE_S = 600.0
 _UNRESPONSIVE = "NvmlUnresponsive"
+# What reading a line raises that the worker did not write, or not as it meant to: the driver's library lives with it.
+_NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _STARTING = MonitorState(Sight.BLIND, "Starting", "NVML has not answered yet")
 
 
@@ -271,37 +273,36 @@ class NvmlMonitor:
     async def _listen(self, process: Process, note: CallNote) -> MonitorState | None:
         """Until the child is blind or ends (None)."""
         assert process.stdout is not None
+        heard_s = time.monotonic()
         while True:
             try:
                 async with asyncio.timeout(self._timing.check_s):
                     line = await process.stdout.readline()
             except TimeoutError:
-                await self._look_after(note)
+                await self._look_after(note, silent_s=time.monotonic() - heard_s)
                 continue
             except ValueError:
-                return MonitorState(
-                    Sight.BLIND, "WorkerGarbled", "the NVML process wrote an endless line; restarting it"
-                )
+                return _garbled("an endless line")
             if not line.endswith(b"\n"):  # nothing, or the half line of one that was killed while it wrote
                 return None
+            heard_s = time.monotonic()
             try:
-                said = json.loads(line)
-            except ValueError:
-                return MonitorState(Sight.BLIND, "WorkerGarbled", "the NVML process wrote no JSON; restarting it")
-            ended = await self._hear(said)
+                ended = await self._hear(json.loads(line))
+            except _NOT_OURS as error:
+                return _garbled(f"{line[:80]!r} ({type(error).__name__})")
             if ended is not None:
                 return ended
             if self.state.reason == _UNRESPONSIVE:
                 await self._look_after(note)
 
-    async def _look_after(self, note: CallNote) -> None:
+    async def _look_after(self, note: CallNote, *, silent_s: float = 0.0) -> None:
         """The child is silent: does it hang?  Then say so, and end it only when it will not come back."""
         seen = note.read()
-        if seen is None:
-            return
         now_ns = time.monotonic_ns()
         if not overdue(seen, now_ns, start_s=self._timing.start_s, hang_s=self._timing.hang_s):
-            if self.state.reason == _UNRESPONSIVE and self._watching is not None:
+            if self._watching is not None and silent_s > self._timing.snapshot_interval_s + self._timing.abandon_s:
+                await self._change_state(_slow(time.time() - silent_s))
+            elif self._watching is not None and self.state.reason == _UNRESPONSIVE:
                 await self._change_state(self._watching)
             return
         age_s = seen.age_s(now_ns)
@@ -314,7 +315,8 @@ class NvmlMonitor:
         elif age_s > limit_s:
             self._terminate()
 
-    async def _hear(self, said: dict[str, Any]) -> MonitorState | None:
+    async def _hear(self, said: Any) -> MonitorState | None:
+        """Raises one of _NOT_OURS."""
         match said:
             case {"say": "event", "event": raw}:
                 await self._queue.put(event_from_json(raw))
@@ -336,7 +338,7 @@ class NvmlMonitor:
             case {"say": "blind", "reason": reason, "message": message}:
                 return MonitorState(Sight.BLIND, reason, message)
             case _:
-                raise ValueError(f"NVML process said {said!r}; agent and worker are of different versions")
+                raise ValueError("nothing that a worker of this version says")
         return None
 
     def _count(self, calls: dict[str, Any]) -> None:
@@ -403,6 +405,20 @@ def _unresponsive(note: Note, since_s: float) -> MonitorState:
         f"{note} has not come back since {since}; look for Xid 119/120 and blocked tasks in the kernel log, the node"
         " may need a reboot",
     )
+
+
+def _slow(since_s: float) -> MonitorState:
+    since = datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
+    return MonitorState(
+        Sight.BLIND,
+        _UNRESPONSIVE,
+        f"single calls come back, but so slowly that nothing was seen since {since}; look for Xid 119/120 in the kernel"
+        " log, the node may need a reboot",
+    )
+
+
+def _garbled(what: str) -> MonitorState:
+    return MonitorState(Sight.BLIND, "WorkerGarbled", f"the NVML process wrote {what}; restarting it")
 
 
 def _released(until: str) -> MonitorState:

@@ -10,17 +10,21 @@ from nvcre_agent.nvml.call_note import CallNote, Doing, Note, overdue
 def test_the_reader_sees_the_call_and_its_gpu() -> None:
     note = CallNote.create()
     other_side = CallNote(os.dup(note.fd))
-    assert note.read() is not None
     other_side.write(Doing.CALLING, "nvmlDeviceGetMemoryInfo", 3)
     seen = note.read()
-    assert seen is not None
     assert (str(seen), seen.doing) == ("nvmlDeviceGetMemoryInfo on GPU 3", Doing.CALLING)
 
 
-def test_a_write_in_progress_is_not_seen() -> None:
+@pytest.mark.parametrize("byte", [0, 16], ids=["the first half of the next write", "what is done: nothing known"])
+def test_instead_of_a_write_in_progress_the_one_before_is_seen_and_grows_old(byte: int) -> None:
+    """A child that is stopped within a write must not look young for ever."""
     note = CallNote.create()
-    note._memory[0] ^= 0xFF  # the first half of the next write
-    assert note.read() is None
+    note.write(Doing.CALLING, "nvmlDeviceGetName", 3)
+    before = note.read()
+    note.write(Doing.NOTHING)
+    note._memory[byte] ^= 0xFF
+    assert note.read() == before
+    assert str(before) == "nvmlDeviceGetName on GPU 3"
 
 
 S = 1_000_000_000
@@ -46,7 +50,7 @@ def test_each_call_has_its_deadline(note: Note, after_s: int, late: bool) -> Non
 def test_a_call_is_noted_before_it_begins_and_counted_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     note = CallNote.create()
     monkeypatch.setattr(calls, "ledger", calls.Ledger(note=note, gpu=2))
-    during: list[Note | None] = []
+    during: list[Note] = []
 
     def nvmlDeviceGetName(_handle: int) -> str:
         during.append(note.read())
@@ -54,9 +58,7 @@ def test_a_call_is_noted_before_it_begins_and_counted_when_it_ends(monkeypatch: 
 
     assert calls.call(nvmlDeviceGetName, 1) == "H100"
     assert [str(one) for one in during] == ["nvmlDeviceGetName on GPU 2"]
-    after = note.read()
-    assert after is not None
-    assert after.doing is Doing.NOTHING
+    assert note.read().doing is Doing.NOTHING
     taken = calls.ledger.take()
     assert taken["count"] == 1
     assert taken["sum_s"] >= taken["max_s"] >= 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nvcre_agent.nvml.call_note import CallNote
+from nvcre_agent.nvml.call_note import CallNote, Doing
 from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.nvml.snapshot import MonitorState, Sight, Snapshot, Unread
 from nvcre_agent.nvml.timing import Timing, backoff_s
@@ -149,6 +149,21 @@ async def test_a_stopped_process_is_unresponsive_too(simulation: SimulationDirec
         await listener.watching(after=heard)
 
 
+async def test_a_driver_so_slow_that_nothing_is_seen_is_blind_though_no_call_hangs() -> None:
+    monitor, note = NvmlMonitor(), CallNote.create()
+    monitor.state = monitor._watching = MonitorState(Sight.WATCHING)
+    note.write(Doing.CALLING, "nvmlDeviceGetName", 3)
+    await monitor._look_after(note, silent_s=140)
+    assert monitor.state.sight is Sight.WATCHING
+    await monitor._look_after(note, silent_s=160)
+    assert (monitor.state.reason, "so slowly that nothing was seen" in monitor.state.message) == (
+        "NvmlUnresponsive",
+        True,
+    )
+    await monitor._look_after(note)  # it has spoken
+    assert monitor.state.sight is Sight.WATCHING
+
+
 async def test_a_container_that_lost_its_devices_is_blind_and_accuses_nobody(
     simulation: SimulationDirectory,
 ) -> None:
@@ -280,11 +295,21 @@ def test_the_child_stays_small() -> None:
 
 @pytest.mark.parametrize(
     ("written", "reason"),
-    [(b'{"say": "snapsh', None), (b"", None), (b"Segmentation fault\n", "WorkerGarbled")],
+    [
+        (b'{"say": "snapsh', None),
+        (b"", None),
+        (b"Segmentation fault\n", "WorkerGarbled"),
+        (b"[" * 100_000 + b"\n", "WorkerGarbled"),
+        (b"[]\n", "WorkerGarbled"),
+        (b'{"say": "joke"}\n', "WorkerGarbled"),
+        (b'{"say": "event", "event": {}}\n', "WorkerGarbled"),
+        (b'{"say": "event", "event": null}\n', "WorkerGarbled"),
+        (b'{"say": "watching", "inventory": {"gpus": 5}, "refused": {}}\n', "WorkerGarbled"),
+        (b'{"say": "snapshot", "snapshot": {}, "ids": [], "calls": {"count": NaN}}\n', "WorkerGarbled"),
+        (b'{"say": "snapshot", "snapshot": {}, "ids": [], "calls": {"count": Infinity}}\n', "WorkerGarbled"),
+    ],
 )
-async def test_a_child_that_is_killed_in_the_middle_of_a_line_does_not_take_the_agent_with_it(
-    written: bytes, reason: str | None
-) -> None:
+async def test_whatever_a_child_writes_does_not_take_the_agent_with_it(written: bytes, reason: str | None) -> None:
     stdout = asyncio.StreamReader()
     stdout.feed_data(written)
     stdout.feed_eof()
