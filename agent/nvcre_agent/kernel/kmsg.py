@@ -134,14 +134,17 @@ class KernelLog:
         try:
             match self._kind:
                 case _Kind.DEVICE:
-                    return self._read_device()
+                    more = self._read_device()
                 case _Kind.FIFO:
-                    return self._read_stream()
+                    more = self._read_stream()
                 case _Kind.FILE:
-                    return self._read_file()
+                    more = self._read_file()
         except OSError as error:
             self._lose(error)
             return False
+        if self._fd >= 0:
+            self._set_blind(None, "")
+        return more
 
     # --- opening
 
@@ -169,8 +172,6 @@ class KernelLog:
             self._lose(error)
             return False
         self._inode, self._offset, self._buffer, self._discarding = status.st_ino, 0, b"", False
-        self._set_blind(None, "")
-        log.info("kernel log opened path=%s kind=%s after_sequence=%d", self._path, self._kind.value, self._seen)
         return True
 
     def _lose(self, error: OSError) -> None:
@@ -185,9 +186,12 @@ class KernelLog:
         self._close()
 
     def _set_blind(self, reason: str | None, message: str) -> None:
+        """It sees once a read has worked: a source that opens and cannot be read must not seem to be well each time."""
         if reason != self.blind:
             self.blind = reason
             self._on_blind(reason or "", message)
+            if reason is None:
+                log.info("kernel log read path=%s kind=%s after_sequence=%d", self._path, self._kind.value, self._seen)
 
     def _close(self) -> None:
         if self._watched_fd >= 0:
@@ -233,6 +237,7 @@ class KernelLog:
         return bool(poll.poll(0))
 
     def _read_device(self) -> bool:
+        before = self.counts.overruns + self.counts.skipped
         for _ in range(BATCH):
             try:
                 raw = os.read(self._fd, READ_BYTES)
@@ -248,8 +253,10 @@ class KernelLog:
                     continue
                 raise
             if not raw:
-                return False
+                raise OSError(errno.ENODATA, "it ends, as no kernel log does")
             self._take(raw.rstrip(b"\n"))
+        if self.counts.overruns + self.counts.skipped - before == BATCH:  # going on would take a core for nothing
+            raise OSError(errno.EIO, f"{BATCH} reads in a row gave no record")
         return True
 
     def _read_stream(self) -> bool:

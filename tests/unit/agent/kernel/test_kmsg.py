@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from nvcre_agent.kernel.kmsg import MAX_LINE, KernelLog, Position
+from nvcre_agent.kernel.kmsg import BATCH, MAX_LINE, KernelLog, Position
 from nvcre_agent.kernel.record import Record
 
 
@@ -222,6 +222,34 @@ async def test_a_device_that_failed_is_read_on_where_it_was(tmp_path: Path, monk
     reader.log._close()
     assert reader.texts == ["one", "two", "three"]
     assert reader.log.counts.gaps == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [BrokenPipeError(32, "EPIPE"), OSError(5, "EIO"), OSError(22, "EINVAL"), b"", bytes(8192)],
+    ids=["overruns", "errors", "refusals", "end", "zeroes"],
+)
+async def test_a_device_that_never_gives_a_record_is_blind_once_and_rests_between_tries(
+    answer: bytes | OSError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be opened: that alone must not look like reading, or the node would be Blind and not, each second."""
+    device = Device()
+    fifo = tmp_path / "kmsg"
+    os.mkfifo(fifo)
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.stat.S_ISCHR", lambda mode: True)
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.os.read", device.read)
+    reader = Reader(fifo)
+    for _ in range(3):
+        device.answers = [answer] * BATCH
+        reader.log._open()
+        assert not reader.log.read_available()  # and closed, so that it is tried again after a while
+        assert await reader.log.drain(5) is False
+    assert reader.blind == ["ReadFailed"]
+    device.answers = [record(1, "well again").encode()]
+    reader.log._open()
+    reader.log.read_available()
+    reader.log._close()
+    assert (reader.blind, reader.texts) == (["ReadFailed", ""], ["well again"])
 
 
 async def test_what_was_overwritten_while_the_agent_was_down_is_a_gap(tmp_path: Path) -> None:
