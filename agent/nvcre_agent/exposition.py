@@ -1,8 +1,8 @@
 """/metrics, /healthz and /state over HTTP/1.0-style answers on the agent's event loop.
 
-GET only, one request a connection, bounded in size, time and number: an asyncio server of a page saves the threads that
-the libraries' servers bring. Whoever was slow for longest makes room for a newcomer, so that idle connections do not
-keep kubelet's probe out. It decides nothing; `health` says whether the loops live.
+GET and HEAD, one request a connection, bounded in size, time and number: an asyncio server of a page saves the threads
+that the libraries' servers bring. Whoever was slow for longest makes room for a newcomer, so that idle connections do
+not keep kubelet's probe out. It decides nothing; `health` says whether the loops live.
 """
 
 import asyncio
@@ -50,18 +50,25 @@ class Exposition:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(head))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a client that is slow, gone or not speaking HTTP concerns nobody
         finally:
             self._serving.pop(own, None)
-            writer.close()
+            writer.transport.abort()  # what a client does not take would be kept for it without end
 
     def _answer(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method not in (b"GET", b"HEAD"):
-            return _response("405 Method Not Allowed", "text/plain", b"only GET\n")
+        if method == b"HEAD":
+            header, blank, _ = self._of(path).partition(b"\r\n\r\n")
+            return header + blank
+        if method != b"GET":
+            return _response("405 Method Not Allowed", "text/plain", b"only GET and HEAD\n")
+        return self._of(path)
+
+    def _of(self, path: bytes) -> bytes:
         match path:
             case b"/metrics":
                 return _response("200 OK", "text/plain; version=0.0.4; charset=utf-8", self._scrape())

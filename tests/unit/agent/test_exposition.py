@@ -9,7 +9,7 @@ from nvcre_agent.exposition import MAX_CONNECTIONS, Exposition
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    exposition = Exposition(lambda: b"nvcre_up 1\n", lambda: (True, {}), dict)
+    exposition = Exposition(lambda: b"nvcre_up 1\n", lambda: (True, {}), lambda: {"large": "x" * (16 << 20)})
     address = await exposition.start("127.0.0.1", 0)
     yield int(address.rpartition(":")[2])
     await exposition.stop()
@@ -31,6 +31,27 @@ async def test_connections_that_say_nothing_do_not_keep_kubelets_probe_out(port:
             assert await reader.read() == b""
     for _, writer in idle:
         writer.close()
+
+
+async def test_head_answers_as_get_without_the_content(port: int) -> None:
+    got = await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    assert got.endswith(b"\r\nContent-Length: 11\r\nConnection: close\r\n\r\nnvcre_up 1\n")
+    assert await ask(port, b"HEAD /metrics HTTP/1.1\r\n\r\n") == got.removesuffix(b"nvcre_up 1\n")
+
+
+async def test_nothing_is_kept_for_a_client_that_does_not_take_its_answer(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cost the answer's memory and a descriptor for as long as the client lived."""
+    monkeypatch.setattr("nvcre_agent.exposition.TIMEOUT_S", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /state HTTP/1.1\r\n\r\n")
+    transport = writer.transport
+    async with asyncio.timeout(60):
+        while not transport.is_closing():  # until the other end's reset
+            writer.write(b"x")
+            await asyncio.sleep(0.02)
+    assert isinstance(reader.exception(), ConnectionError | None)
 
 
 @pytest.mark.parametrize(
