@@ -5,9 +5,10 @@ It reads a stream once for each profile it tries, in blocks, with the readers th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from nvcre_logs.envelope import Source, opened
 from nvcre_logs.lines import LineFeed
 from nvcre_logs.nccl_log import NcclLog
 from nvcre_logs.nccl_output import NcclOutputParser
@@ -39,12 +40,12 @@ class Measured:
         return self.log.ok if isinstance(self.log, NcclLog) else self.log.target_reached
 
 
-Source = Callable[[], Iterable[bytes]]
-"""Opens the log anew and gives its chunks."""
-
-
 def measure(source: Source, profile: NamedProfile) -> Measured:
     """Raises LogProfileError where the profile reads neither tables nor steps."""
+    return _measure(opened(source), profile)
+
+
+def _measure(source: Source, profile: NamedProfile) -> Measured:
     if profile.log_format == NCCL_TESTS:
         return _measure_nccl(source, profile)
     if profile.spec.patterns.training_step is None:
@@ -56,11 +57,12 @@ def measure(source: Source, profile: NamedProfile) -> Measured:
 
 def guess(source: Source, profiles: Sequence[NamedProfile]) -> Measured:
     """By the profile that finds most in the beginning of the log, where that has anything, else in all of it."""
+    source = opened(source)
     head = list(_head(source()))
     best = _best(lambda: head, profiles)
     if sum(map(len, head)) < HEAD_BYTES:
         return best
-    return measure(source, _named(best.profile, profiles)) if best.found else _best(source, profiles)
+    return _measure(source, _named(best.profile, profiles)) if best.found else _best(source, profiles)
 
 
 def _named(name: str, profiles: Sequence[NamedProfile]) -> NamedProfile:
