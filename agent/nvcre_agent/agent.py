@@ -16,7 +16,7 @@ from nvcre_protos.ready_file import write_ready_file
 
 from nvcre_agent import __version__, wire
 from nvcre_agent.config import Config
-from nvcre_agent.control import ControlSocket
+from nvcre_agent.control import ControlSocket, listener
 from nvcre_agent.exposition import Exposition
 from nvcre_agent.host.reading import host_reader
 from nvcre_agent.link import PROTOCOL, Link, LinkSettings
@@ -50,6 +50,11 @@ class Agent:
             self._outbox = open_outbox(config.outbox, boot_id=self._boot_id, limits=limits)
         except OutboxInUseError as error:
             raise SystemExit(f"nvcre-agent: --outbox {error}") from error
+        if (other := listener(config.control_socket)) is not None:
+            raise SystemExit(
+                f"nvcre-agent: --control-socket {config.control_socket} is in use by {other}: one agent a node; stop"
+                " the other one, or give another --control-socket"
+            )
         self._nvml = NvmlMonitor(simulate=config.simulate)
         self._watch = Watch(
             boot_id=self._boot_id,

@@ -46,6 +46,21 @@ def address(path: Path) -> Iterator[str]:
         os.close(directory)
 
 
+def listener(path: Path) -> str | None:
+    """Who listens there now; None for nobody, also where a socket was left behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            with address(path) as where:
+                connection.connect(where)
+            pid, _, _ = _peer(connection)
+        except BlockingIOError:  # too busy to take one more
+            return "another process"
+        except OSError:
+            return None
+    return f"process {pid}"
+
+
 class ControlSocket:
     """`actions` by the word of "do"; each answers an object or raises RefusedError."""
 
@@ -100,13 +115,14 @@ class ControlSocket:
             else:
                 answer = await self._answer(reader)
             writer.write(json.dumps(answer).encode() + b"\n")
+            writer.close()
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await writer.drain()
+                await writer.wait_closed()
         except (TimeoutError, OSError):
             pass  # a client that is slow or gone concerns nobody
         finally:
             self._connections -= 1
-            writer.close()
+            writer.transport.abort()  # what a client does not take would be kept for it without end
 
     async def _answer(self, reader: asyncio.StreamReader) -> Mapping[str, Any]:
         try:
@@ -135,6 +151,11 @@ def _refusal(why: str) -> Mapping[str, Any]:
 
 def _stranger(connection: Any) -> str | None:
     """Who is at the other end, unless it is root or our own user."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
+    pid, uid, _ = _peer(connection)
     return None if uid in (0, os.getuid()) else f"uid {uid} (pid {pid})"
+
+
+def _peer(connection: Any) -> tuple[int, int, int]:
+    """Process, user and group at the other end."""
+    pid, uid, gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid

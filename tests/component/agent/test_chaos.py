@@ -252,14 +252,15 @@ async def test_a_disk_that_is_full_for_everything_and_has_room_again_under_a_run
     assert {event.incident.pid for event in left} == {1, 2}, "also what came while nothing could be written"
 
 
-async def test_a_second_agent_on_the_same_outbox_ends_and_says_what_to_do(node: Node) -> None:
+async def test_a_second_agent_on_the_same_outbox_or_socket_ends_and_says_whose_it_is(node: Node) -> None:
     await node.start(None)
     first = node.process
     assert first is not None
-    with pytest.raises(AssertionError, match=r"outbox\.sqlite is in use by another process.*stop the other one"):
-        await node.start(None)
-    assert node.process is not None
-    assert node.process.returncode not in (0, None)
+    for flags, held in (((), r"outbox\.sqlite"), (("--outbox", str(node.root / "own.sqlite")), r"control\.sock")):
+        with pytest.raises(AssertionError, match=rf"{held} is in use by process {first.pid}: .*stop the other one"):
+            await node.start(None, *flags)
+        assert node.process is not None
+        assert node.process.returncode not in (0, None)
     node.process = first
     async with asyncio.timeout(PATIENCE_S):
         assert await node.stop() == 0

@@ -1,6 +1,7 @@
 """What an operator asks of the real agent process: inject, state, set-healthy, reload; and who is refused."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -291,6 +292,29 @@ async def test_a_socket_that_a_killed_agent_left_is_replaced_also_where_its_path
     assert path.is_socket()
     await second.stop()
     assert not path.exists()
+
+
+async def test_nothing_is_kept_for_a_client_that_does_not_read_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvcre_agent.control.REQUEST_TIMEOUT_S", 0.1)
+
+    async def tell(_request: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"large": "x" * (8 << 20)}
+
+    one = ControlSocket(tmp_path / "s", {"it": tell})
+    await one.start()
+    try:
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s", limit=1024)
+        writer.write(b'{"do": "it"}\n')
+        async with asyncio.timeout(PATIENCE_S):
+            while one._connections or not reader._buffer:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            with contextlib.suppress(ConnectionError):
+                assert len(await reader.read(-1)) < 8 << 20  # the rest is gone
+        writer.close()
+    finally:
+        await one.stop()
 
 
 async def test_an_agent_without_a_place_for_the_socket_goes_on(
