@@ -14,7 +14,7 @@ _MAX_CELLS = 64
 
 def row(line: str) -> Line | None:
     """The entry of a row; None where the line is none, or has no cell that speaks the kernel's language."""
-    cells = _cells(line)
+    cells = None if looks_like_kernel(line) else _cells(line)  # the kernel's own text has commas and quotes too
     if cells is None:
         return None
     stamp: Stamp | None = None

@@ -44,7 +44,7 @@ _MCE_DECODED = re.compile(
 _FIRMWARE_ERROR = re.compile(
     r"\{\d{1,10}\}\[Hardware Error\]: +(?P<message>event severity: (?P<word>corrected|recoverable|fatal|info)\b.{0,64})"
 )
-_EDAC = re.compile(r"EDAC (?:\w{1,32}: )?(?P<device>[\w.#-]{1,32}): (?P<message>\d+ (?P<word>CE|UE) .{0,200})")
+_EDAC = re.compile(r"EDAC (?:\w{1,32}: )?(?P<device>[\w.#-]{1,32}): (?P<message>(?:\d+ )?(?P<word>CE|UE) .{0,200})")
 _MEMORY_FAILURE = re.compile(r"Memory failure: (?P<message>0x[0-9a-fA-F]{1,16}: .{1,200})")
 
 # What mlx5 says of itself, and how bad it is (NVSentinel's NIC driver patterns).

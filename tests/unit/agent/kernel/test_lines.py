@@ -215,6 +215,7 @@ def test_an_unsupported_gpu_is_configuration_not_a_bus_loss() -> None:
         ),
         ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: cc00008000010090", "mce", {"severity": "Corrected"}),
         ("mce: [Hardware Error]: CPU 3: Machine Check Exception: 5 Bank 7: be00", "mce", {"severity": "Uncorrected"}),
+        ("EDAC MC1: UE page 0x0, offset 0x0, grain 0, row 7", "edac", {"severity": "Uncorrected", "device": "MC1"}),
         ("EDAC MC0: 1 CE memory read error on CPU_SrcID#0", "edac", {"severity": "Corrected", "device": "MC0"}),
         ("Memory failure: 0x1f2a3b: recovery action for dirty LRU page: Recovered", "memory_failure", {}),
     ],
