@@ -11,8 +11,13 @@ import sys
 
 from nvcre_protos.logfmt import log_to_stderr
 
-from nvcre_agent import config, named_files
+from nvcre_agent import __version__, config, named_files
 from nvcre_agent.config import Config, ConfigError
+
+COMMANDS = (
+    *("run", "scan", "kernel-log", "config", "state", "inject"),
+    *("set-healthy", "release", "resume", "reload", "version"),
+)
 
 
 def main() -> None:
@@ -23,6 +28,8 @@ def main() -> None:
             from nvcre_agent.command_line import HELP  # noqa: PLC0415
 
             sys.stdout.write(HELP)
+        case ["--version" | "version"]:
+            sys.stdout.write(f"nvcre-agent {__version__}\n")
         case [command, *arguments] if not command.startswith("-"):
             sys.exit(_once(command, arguments))
         case arguments:
@@ -54,7 +61,11 @@ def _once(command: str, arguments: list[str]) -> int:
 
             return operator_commands.main(command, arguments)
         case _:
-            sys.stderr.write(f"nvcre-agent: no command {command[:64]!r}; `nvcre-agent --help` lists them\n")
+            from difflib import get_close_matches  # noqa: PLC0415 - only where somebody erred
+
+            close = get_close_matches(command, COMMANDS, 1)
+            hint = f"did you mean {close[0]}?" if close else "`nvcre-agent --help` lists them"
+            sys.stderr.write(f"nvcre-agent: no command {command[:64]!r}; {hint}\n")
             return 2
 
 

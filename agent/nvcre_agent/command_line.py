@@ -1,12 +1,15 @@
 """What the agent's commands have in common: their list, shared flags, and text that a terminal may show."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from nvcre_protos.flags import Flags
 
+from nvcre_agent import config
 from nvcre_agent.checks import limits
-from nvcre_agent.control_client import DEFAULT_SOCKET
+from nvcre_agent.control_client import ask
 from nvcre_agent.xid import catalogue
 
 HELP = """\
@@ -29,6 +32,8 @@ ask the agent that runs on this node (through its --control-socket, as root):
   resume            take NVML again before the time is over
   reload            read the configuration again
 
+  version           print the version
+
 in a cluster:  kubectl exec -n nvcre-system AGENT-POD -- nvcre-agent COMMAND
 """
 
@@ -41,8 +46,27 @@ def add_limits(flags: Flags) -> None:
     flags.add("limits", "YAML file whose numbers override the limits of the checks, by check and key", metavar="FILE")
 
 
-def add_control_socket(flags: Flags) -> None:
-    flags.add("control-socket", "Unix socket of the running agent", DEFAULT_SOCKET, "FILE")
+def add_control_socket(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--control-socket",
+        metavar="FILE",
+        help="Unix socket of the running agent; default: as its configuration says, else /var/lib/nvcre/control.sock",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help=f"the running agent's (default {config.DEFAULT_FILE}, where it exists)"
+    )
+
+
+def ask_agent(
+    parser: ArgumentParser, given: Namespace, environment: Mapping[str, str], request: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Raises NoAgentError and AgentRefusedError. A configuration that cannot be read ends the process with code 2."""
+    flags = {"control-socket": given.control_socket or "", "config": given.config or ""}
+    try:
+        found = config.control_socket(flags, environment)
+    except config.ConfigError as error:
+        parser.error(f"{error}; or name the agent's --control-socket")
+    return ask(Path(found.text), request, named_by=found.where)
 
 
 def use_xid_catalogue(parser: ArgumentParser, file: str | None) -> None:
@@ -59,6 +83,10 @@ def use_limits(parser: ArgumentParser, file: str | None) -> None:
         limits.override(Path(file) if file else None)
     except limits.LimitsError as error:
         parser.error(f"--limits {error}")
+
+
+def printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def printable(text: str) -> str:

@@ -124,7 +124,11 @@ SETTINGS = (
     Setting("outbox", "SQLite file for events that are not acknowledged yet", "/var/lib/nvcre/outbox.sqlite"),
     Setting("outbox-max-mib", "above it the events that accuse least are given up, oldest first", "4", "MIB", _mib),
     Setting("outbox-max-age", "older events are given up", "604800", "SECONDS", _age, unit="_s"),
-    Setting("kernel-log", "kernel log: the device, or a FIFO or file in its format, one record a line", "/dev/kmsg"),
+    Setting(
+        "kernel-log",
+        "kernel log: the device, or a FIFO or file in its format, one record a line; default: /dev/kmsg, of a "
+        "simulated node: kmsg beside its description",
+    ),
     Setting("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id"),
     Setting(
         "xid-catalogue",
@@ -227,8 +231,18 @@ def resolve(flags: Mapping[str, str], environment: Mapping[str, str]) -> Config:
     problems += _between(values)
     if problems:
         raise ConfigError(problems)
-    values["control_socket"] = values["control_socket"] or values["outbox"].with_name("control.sock")
+    values["control_socket"] = values["control_socket"] or beside_outbox(values["outbox"])
+    values["kernel_log"] = values["kernel_log"] or default_kernel_log(values["simulate"])
     return Config(config_file=file, **values)
+
+
+def beside_outbox(outbox: Path) -> Path:
+    return outbox.with_name("control.sock")
+
+
+def default_kernel_log(simulate: Path | None) -> Path:
+    """A simulated node has its own, never that of this machine."""
+    return simulate.with_name("kmsg") if simulate else Path("/dev/kmsg")
 
 
 def check_file(path: Path) -> tuple[Problem, ...]:
@@ -281,6 +295,20 @@ def read_file(path: Path) -> tuple[dict[str, Given], list[Problem]]:
         else:
             given[name] = Given(f"{where} {name}", str(value.value))
     return given, problems[:_MAX_PROBLEMS]
+
+
+def control_socket(flags: Mapping[str, str], environment: Mapping[str, str]) -> Given:
+    """Where the agent of this configuration listens, and what says so. Raises ConfigError where a file says nothing."""
+    file = _file_of(flags, environment)
+    in_file, wrong = read_file(file) if file is not None else ({}, [])
+    if wrong and not in_file:
+        raise ConfigError(wrong)
+    by_name = {one.name: one for one in SETTINGS}
+    if (own := _given(by_name["control-socket"], flags, environment) or in_file.get("control-socket")) is not None:
+        return own
+    outbox = _given(by_name["outbox"], flags, environment) or in_file.get("outbox")
+    outbox = outbox or Given("the default", by_name["outbox"].default or "")
+    return Given(outbox.where, str(beside_outbox(Path(outbox.text))))
 
 
 def _form(name: str, value: Any, given: Mapping[str, Given]) -> str | None:

@@ -10,7 +10,6 @@ from typing import Any
 from nvcre_agent.control import address
 
 MAX_ANSWER = 8 * 1024 * 1024
-DEFAULT_SOCKET = "/var/lib/nvcre/control.sock"
 
 
 class NoAgentError(Exception):
@@ -21,7 +20,8 @@ class AgentRefusedError(Exception):
     """The agent answered that it will not; the text is its own."""
 
 
-def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = 30.0) -> dict[str, Any]:
+def ask(path: Path, request: Mapping[str, Any], *, named_by: str, timeout_s: float = 30.0) -> dict[str, Any]:
+    """`named_by` says where the path comes from, for the person who has to find the right one."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout_s)
@@ -32,7 +32,8 @@ def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = 30.0) -> d
                 line = stream.readline(MAX_ANSWER)
     except (FileNotFoundError, ConnectionRefusedError):
         raise NoAgentError(
-            f"no agent listens at {path}; is it running here, and is --control-socket (NVCRE_CONTROL_SOCKET) the same?"
+            f"no agent listens at {path} ({named_by}); does it run here? --config FILE or --control-socket FILE "
+            "name those of another one"
         ) from None
     except PermissionError:
         raise NoAgentError(f"{path} is for root and the agent's user, not for uid {os.getuid()}") from None

@@ -15,8 +15,15 @@ from typing import Any
 
 from nvcre_protos.flags import Flags
 
-from nvcre_agent.command_line import add_control_socket, add_xid_catalogue, printable, use_xid_catalogue
-from nvcre_agent.control_client import AgentRefusedError, NoAgentError, ask
+from nvcre_agent.command_line import (
+    add_control_socket,
+    add_xid_catalogue,
+    ask_agent,
+    printable,
+    printable_lines,
+    use_xid_catalogue,
+)
+from nvcre_agent.control_client import AgentRefusedError, NoAgentError
 from nvcre_agent.nvml.snapshot import GpuIdentity, PciAddress
 from nvcre_agent.which_gpu import UnknownGpuError, which_gpu
 from nvcre_agent.xid.catalogue import catalogue
@@ -50,7 +57,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     parser.add_argument("--xid", metavar="NUMBER", required=True, help="an Xid of the catalogue, such as 79")
     parser.add_argument("--gpu", metavar="GPU", required=True, help="index, UUID or PCI address")
     flags = Flags(parser, environment)
-    add_control_socket(flags)
+    add_control_socket(parser)
     add_xid_catalogue(flags)
     flags.add("kernel-log", "kernel log to write to; default: the one that the agent reads", None, "FILE")
     given = parser.parse_args(arguments)
@@ -58,7 +65,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     if not given.xid.isdecimal():
         parser.error(f"--xid {given.xid!r} must be a number")
     try:
-        state = ask(Path(given.control_socket), {"do": "state"})["state"]
+        state = ask_agent(parser, given, environment, {"do": "state"})["state"]
         gpu = which_gpu(_gpus(state), given.gpu)
         code = _known_xid(int(given.xid))
         path = Path(given.kernel_log or state["kernelLog"]["path"])
@@ -132,5 +139,5 @@ def _write(path: Path, line: str, last_sequence: int) -> str:
 
 
 def _failed(why: str, code: int) -> int:
-    print(f"nvcre-agent inject: {printable(why)}", file=sys.stderr)
+    print(f"nvcre-agent inject: {printable_lines(why)}", file=sys.stderr)
     return code

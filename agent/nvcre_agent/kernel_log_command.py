@@ -126,7 +126,7 @@ def _explain(stream: BinaryIO, out: TextIO, *, as_json: bool) -> int:
         for _ in told:
             pass
         print("\n".join(_table(reading, log.counts)), file=out)
-    if reading.recognised == 0 or as_json:
+    if as_json:
         print(_what_was_read(reading, log.counts), file=sys.stderr)
     if reading.node_suspect:
         return SUSPECT
@@ -187,13 +187,14 @@ def _verdict(reading: Reading, counts: Counts) -> str:
     if not reading.node_suspect:
         if reading.recognised == 0:
             return (
-                f"NO ANSWER: no kernel lines recognised in {counts.lines} lines; this says nothing about the node. "
-                "Is it the output of dmesg, journalctl -k or a kern.log?"
+                f"NO ANSWER: no kernel lines recognised in {_plural(counts.lines, 'line')}; this says nothing about "
+                "the node. Is it the output of dmesg, journalctl -k or a kern.log? (`nvcre parse` reads those of "
+                "nccl-tests and of training runs.)"
             )
         if counts.damage:
             damage = printable(counts.damage)
             return f"NO ANSWER: the file is damaged ({damage}); nothing of hardware in what could be read"
-        return f"NOTHING OF HARDWARE: {_events(reading.events, 'other event' if reading.events else 'event')}"
+        return f"NOTHING OF HARDWARE: {_count(reading.events, 'other event' if reading.events else 'event')}"
     if worst is None or worst.first.hardware is not True:
         return "NODE SUSPECT: no hardware event, but the driver could not start a GPU or asks for a recovery"
     told = worst.first
@@ -279,17 +280,17 @@ def _span(first: Stamp | None, last: Stamp | None) -> str:
 
 def _what_was_read(reading: Reading, counts: Counts) -> str:
     parts = [
-        f"{counts.lines} lines read",
+        f"{_plural(counts.lines, 'line')} read",
         f"{reading.recognised} of the kernel" if reading.recognised else "no kernel lines recognised",
-        _events(reading.events, "event"),
+        _count(reading.events, "event"),
     ]
     skipped = (
         (counts.other_programs, "of other programs"),
         (counts.fields, "fields of entries"),
         (counts.blank, "blank"),
         (counts.cut, "over-long, only their heads read"),
-        (reading.quoted.count, "quotes not counted"),
-        (reading.unread.count, "Xid lines unreadable"),
+        (reading.quoted.count, "not counted as quotes"),
+        (reading.unread.count, "with an Xid unreadable"),
     )
     parts += [f"{count} {reason}" for count, reason in skipped if count]
     if counts.damage:
@@ -297,8 +298,12 @@ def _what_was_read(reading: Reading, counts: Counts) -> str:
     return "; ".join(parts)
 
 
-def _events(count: int, word: str) -> str:
-    return f"{count or 'no'} {word}{'' if count == 1 else 's'}"
+def _count(count: int, word: str) -> str:
+    return _plural(count, word) if count else f"no {word}s"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _lines(listed: Listed) -> str:

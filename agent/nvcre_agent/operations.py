@@ -10,6 +10,7 @@ from typing import Any
 
 from nvcre_agent.checks.model import Component
 from nvcre_agent.control import Action, RefusedError
+from nvcre_agent.incidents.model import Incident
 from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.nvml.snapshot import Inventory, PciAddress
 from nvcre_agent.reload import Reloader
@@ -49,7 +50,7 @@ class Operations:
         ids, devices = self._meant(request)
         said = f"set healthy by {by} ({reason})" if reason else f"set healthy by {by}"
         closed = self._watch.set_healthy(ids, devices, said=said)
-        return {"closed": [{"id": one.id, "message": one.message} for one in closed]}
+        return {"closed": [{"id": one.id, "what": _what(one), "message": one.message} for one in closed]}
 
     async def release(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         for_s = request.get("for_s")
@@ -88,6 +89,13 @@ class Operations:
                 return [one.id for one in incidents], None
             case _:
                 raise RefusedError("say which: an incident's id, a gpu, or the node")
+
+
+def _what(incident: Incident) -> str:
+    """`Xid 79 of GPU 0`, `nvlink_errors of NVLink 3`."""
+    code = f"{incident.kind} {incident.code}" if incident.code else str(incident.kind)
+    index = "" if incident.component.index is None else f" {incident.component.index}"
+    return f"{incident.check or code} of {incident.component.kind}{index}"
 
 
 def _is_of(component: Component, bus_id: str, uuid: str) -> bool:

@@ -10,13 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from nvcre_protos.flags import Flags
-
-from nvcre_agent.command_line import add_control_socket, printable
-from nvcre_agent.control_client import AgentRefusedError, NoAgentError, ask
+from nvcre_agent import state_table
+from nvcre_agent.command_line import add_control_socket, ask_agent, printable, printable_lines
+from nvcre_agent.control_client import AgentRefusedError, NoAgentError
 
 DONE, REFUSED, NO_AGENT = 0, 1, 2
 
@@ -47,11 +45,19 @@ def main(command: str, arguments: Sequence[str], environment: Mapping[str, str] 
 def _state(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = _parser(
         "state",
-        "Prints what the running agent sees, as JSON: open incidents, monitors, GPUs, outbox, link to the\n"
-        "coordinator, configuration. The same document as http://NODE:9465/state.",
+        "Shows what the running agent sees: open incidents, monitors, GPUs, outbox, link to the coordinator,\n"
+        "configuration. With -o json the whole document, the same as http://NODE:9465/state.",
     )
-    given = _given(parser, arguments, environment)
-    return _ask(given, {"do": "state"}, lambda answer: print(json.dumps(answer["state"], indent=1)))
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+
+    def show(answer: Mapping[str, Any]) -> None:
+        if given.output == "json":
+            print(json.dumps(answer["state"], indent=1))
+        else:
+            print("\n".join(map(printable, state_table.lines(answer["state"]))))
+
+    given = _given(parser, arguments)
+    return _ask(parser, given, environment, {"do": "state"}, show)
 
 
 def _set_healthy(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -66,7 +72,7 @@ def _set_healthy(arguments: Sequence[str], environment: Mapping[str, str]) -> in
     which.add_argument("--node", action="store_true", help="all open incidents of this node")
     parser.add_argument("--by", metavar="NAME", default=_who(environment), help="who says so (default: %(default)s)")
     parser.add_argument("--reason", metavar="TEXT", default="", help="what was done, for whoever reads the event")
-    given = _given(parser, arguments, environment)
+    given = _given(parser, arguments)
     request: dict[str, Any] = {"do": "set-healthy", "by": given.by, "reason": given.reason}
     if given.incident:
         request["incident"] = given.incident
@@ -74,7 +80,7 @@ def _set_healthy(arguments: Sequence[str], environment: Mapping[str, str]) -> in
         request["gpu"] = given.gpu
     else:
         request["node"] = True
-    return _ask(given, request, _print_closed)
+    return _ask(parser, given, environment, request, _print_closed)
 
 
 def _release(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -86,21 +92,22 @@ def _release(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser.add_argument(
         "--for", dest="duration", metavar="TIME", default="10m", help="30s, 10m or 1h, at most 24h (default: 10m)"
     )
-    given = _given(parser, arguments, environment)
+    given = _given(parser, arguments)
     for_s = _seconds(parser, given.duration)
-    free = f"NVML is free for {given.duration}; `nvcre-agent resume` takes it again earlier"
+    duration = f"{given.duration}s" if given.duration.isdecimal() else given.duration
+    free = f"NVML is free for {duration}; `nvcre-agent resume` takes it again earlier"
     held = "a call that has not come back still holds NVML; it is free as soon as that ends: `nvcre-agent state`"
 
     def show(answer: Mapping[str, Any]) -> None:
         print(free if answer["released"] else held)
 
-    return _ask(given, {"do": "release", "for_s": for_s}, show)
+    return _ask(parser, given, environment, {"do": "release", "for_s": for_s}, show)
 
 
 def _resume(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = _parser("resume", "Ends a release: the agent takes NVML again.")
-    given = _given(parser, arguments, environment)
-    return _ask(given, {"do": "resume"}, lambda _: print("the agent watches NVML again"))
+    given = _given(parser, arguments)
+    return _ask(parser, given, environment, {"do": "resume"}, lambda _: print("the agent watches NVML again"))
 
 
 def _reload(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -109,8 +116,8 @@ def _reload(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         "Asks the agent to read its configuration file and the files named there again, as SIGHUP does. A wrong one\n"
         "is refused as a whole, and the old one stays in force. (The agent's process is not PID 1 under hostPID.)",
     )
-    given = _given(parser, arguments, environment)
-    return _ask(given, {"do": "reload"}, _print_reloaded)
+    given = _given(parser, arguments)
+    return _ask(parser, given, environment, {"do": "reload"}, _print_reloaded)
 
 
 # --- what they have in common
@@ -125,22 +132,26 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     )
 
 
-def _given(
-    parser: argparse.ArgumentParser, arguments: Sequence[str], environment: Mapping[str, str]
-) -> argparse.Namespace:
-    add_control_socket(Flags(parser, environment))
+def _given(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    add_control_socket(parser)
     return parser.parse_args(arguments)
 
 
-def _ask(given: argparse.Namespace, request: Mapping[str, Any], show: Callable[[dict[str, Any]], None]) -> int:
+def _ask(
+    parser: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    environment: Mapping[str, str],
+    request: Mapping[str, Any],
+    show: Callable[[dict[str, Any]], None],
+) -> int:
     command = f"nvcre-agent {request['do']}"
     try:
-        answer = ask(Path(given.control_socket), request)
+        answer = ask_agent(parser, given, environment, request)
     except NoAgentError as error:
         print(f"{command}: {printable(str(error))}", file=sys.stderr)
         return NO_AGENT
     except AgentRefusedError as error:
-        print(f"{command}: refused: {printable(str(error))}", file=sys.stderr)
+        print(f"{command}: refused: {printable_lines(str(error))}", file=sys.stderr)
         return REFUSED
     show(answer)
     return DONE
@@ -148,7 +159,7 @@ def _ask(given: argparse.Namespace, request: Mapping[str, Any], show: Callable[[
 
 def _print_closed(answer: dict[str, Any]) -> None:
     for one in answer["closed"]:
-        print(printable(f"closed {one['id']}: {one['message']}"))
+        print(printable(f"closed {one['id']}, {one['what']}: {one['message']}"))
     if not answer["closed"]:
         print("nothing was open there")
 

@@ -17,6 +17,7 @@ from nvcre_protos.flags import Flags
 from nvcre_protos.logfmt import log_to_stderr
 
 from nvcre_agent.command_line import add_limits, add_xid_catalogue, printable, use_limits, use_xid_catalogue
+from nvcre_agent.config import default_kernel_log
 from nvcre_agent.host.reading import host_reader
 from nvcre_agent.incidents.document import document
 from nvcre_agent.incidents.model import Incident
@@ -49,7 +50,12 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
     flags = Flags(parser, environment)
-    flags.add("kernel-log", "kernel log: the device, or a file in its format, one record a line", "/dev/kmsg", "FILE")
+    flags.add(
+        "kernel-log",
+        "kernel log: the device, or a file in its format, one record a line; default: /dev/kmsg, of a simulated node: "
+        "kmsg beside its description",
+        metavar="FILE",
+    )
     flags.add("boot-id-file", "file that names this boot", "/proc/sys/kernel/random/boot_id", "FILE")
     add_xid_catalogue(flags)
     add_limits(flags)
@@ -72,7 +78,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
         seen = asyncio.run(
             look(
                 boot_id=boot_id,
-                kernel_log=Path(given.kernel_log),
+                kernel_log=_path(given.kernel_log) or default_kernel_log(simulate),
                 simulate=simulate,
                 host=host_reader(_path(given.sysfs), _path(given.procfs), simulate),
                 deadline_s=deadline_s,
@@ -110,8 +116,15 @@ def _table(report: Report, seen: Seen, *, simulated: bool) -> Iterator[str]:
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         for row in rows:
             yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-    if seen.incidents or report.not_seen or report.lost_unidentified:
+    if report.gpus and not report.accusing and seen.blind:
+        yield "Blind, because not everything was looked at; what NVML told accuses none of them"
+    below = list(_below(report, seen))
+    if below:
         yield ""
+    yield from below
+
+
+def _below(report: Report, seen: Seen) -> Iterator[str]:
     if report.lost_unidentified:
         yield _lost(report.lost_unidentified)
     for incident in report.accusing:
@@ -121,7 +134,8 @@ def _table(report: Report, seen: Seen, *, simulated: bool) -> Iterator[str]:
     for incident in report.notes:
         yield f"note: {_sentence(incident)}"
     if report.verdict is not Verdict.HEALTHY and seen.kernel_counts["records"]:
-        yield f"{seen.kernel_counts['records']} records of the kernel log were read"
+        read = seen.kernel_counts["records"]
+        yield f"{_records(read)} of the kernel log {'was' if read == 1 else 'were'} read"
 
 
 def _headline(report: Report, seen: Seen) -> str:
@@ -137,7 +151,11 @@ def _headline(report: Report, seen: Seen) -> str:
         case Verdict.HEALTHY:
             driver = seen.inventory.driver_version if seen.inventory else ""
             records = seen.kernel_counts["records"]
-            return f"HEALTHY: {len(report.gpus)} GPUs, driver {driver}, {records} records of the kernel log read"
+            return f"HEALTHY: {len(report.gpus)} GPUs, driver {driver}, {_records(records)} of the kernel log read"
+
+
+def _records(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
 
 
 def _lost(count: int) -> str:

@@ -16,14 +16,15 @@ def which_gpu(gpus: Iterable[GpuIdentity], wanted: str) -> GpuIdentity:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UnknownGpuError(f"more than one GPU is called {wanted[:64]!r}: {_listed(found)}; give the UUID")
+        raise UnknownGpuError(f"more than one GPU is called {wanted[:64]!r}; give the UUID:{_listed(found)}")
     raise UnknownGpuError(
-        f"no GPU {wanted[:64]!r} on this node; there are {_listed(known) or 'none, NVML has named no GPU yet'}"
+        f"no GPU {wanted[:64]!r} on this node; there are{_listed(known) or ' none, NVML has named no GPU yet'}"
     )
 
 
 def _listed(gpus: Iterable[GpuIdentity]) -> str:
-    return "; ".join(f"{gpu.index} = {gpu.uuid} = {gpu.pci}" for gpu in gpus)
+    """A line for each."""
+    return "".join(f"\n  {gpu.index}  {gpu.uuid}  {gpu.pci}" for gpu in gpus)
 
 
 def _address(text: str) -> PciAddress | None:

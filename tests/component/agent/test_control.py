@@ -44,7 +44,7 @@ class Operator:
         return code, out + err
 
     async def state(self) -> dict[str, Any]:
-        code, out = await self.run("state")
+        code, out = await self.run("state", "-o", "json")
         assert code == 0, out
         return dict(json.loads(out))
 
@@ -93,7 +93,7 @@ async def test_47_an_injected_xid_is_shown_as_injected_and_blames_nobody(
 
     for flags, said in (
         (("--xid", "999", "--gpu", "5"), "Xid 999 is not in the catalogue; it has 1 to "),
-        (("--xid", "79", "--gpu", "8"), f"no GPU '8' on this node; there are 0 = {gpu_uuid(0)} = "),
+        (("--xid", "79", "--gpu", "8"), f"no GPU '8' on this node; there are\n  0  {gpu_uuid(0)}  "),
         (("--xid", "79", "--gpu", "0", "--kernel-log", "/no/such/log"), "/no/such/log: No such file"),
     ):
         code, out = await operator.run("inject", *flags)
@@ -111,7 +111,7 @@ async def test_set_healthy_closes_with_a_recovery_that_says_by_whom_and_what_nvm
     await operator.state_once(lambda state: len(state["incidents"]) == 2)
 
     code, out = await operator.run("set-healthy", "--gpu", gpu_pci(5), "--reason", "board replaced")
-    assert (code, out.count("closed ")) == (0, 1)
+    assert (code, out.count("closed "), ", Xid 95 of GPU 5: " in out) == (0, 1, True)
 
     def recovered() -> list[pb.Incident]:
         return [one for one in coordinator.incidents().values() if one.HasField("recovered_at")]
@@ -206,7 +206,16 @@ async def test_state_over_http_is_the_same_document_and_a_process_prints_it(node
     await operator.state_once(lambda state: state["inventory"])
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "nvcre_agent", "state", "--control-socket", str(node.root / "control.sock")],
+        [
+            sys.executable,
+            "-m",
+            "nvcre_agent",
+            "state",
+            "-o",
+            "json",
+            "--control-socket",
+            str(node.root / "control.sock"),
+        ],
         capture_output=True,
         timeout=90,
         check=False,
@@ -226,7 +235,7 @@ async def test_no_agent_is_a_clear_error(operator: Operator) -> None:
         code, out = await operator.run(command, *flags)
         assert code == 2
         assert "no agent listens at " in out
-        assert "NVCRE_CONTROL_SOCKET" in out
+        assert "(NVCRE_CONTROL_SOCKET)" in out
 
 
 # --- the socket by itself

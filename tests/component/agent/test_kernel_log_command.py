@@ -80,8 +80,9 @@ def test_an_application_s_fault_is_no_fault_of_the_node() -> None:
 def test_no_kernel_lines_are_no_answer_and_not_health(stdin: bytes) -> None:
     lines = stdin.count(b"\n")
     code, out, err = kernel_log("-", stdin=stdin)
-    assert code == 2
+    assert (code, err) == (2, "")
     assert out.startswith(f"NO ANSWER: no kernel lines recognised in {lines} lines")
+    assert out.count(f"\n{lines} lines read; ") == 1
     code, out, err = kernel_log("-", "-o", "json", stdin=stdin)
     assert code == 2
     assert json.loads(out) == {"events": [], "hardware_events": [], "node_suspect": False}

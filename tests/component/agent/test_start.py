@@ -37,12 +37,13 @@ def test_help_lists_every_command() -> None:
         "release",
         "resume",
         "reload",
+        "version",
     ]:
         assert f"\n  {command} " in done.stdout
 
 
 def test_an_unknown_command_is_named() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "nvcre_agent", "fly"], capture_output=True, timeout=90, check=False, text=True
+        [sys.executable, "-m", "nvcre_agent", "relaod"], capture_output=True, timeout=90, check=False, text=True
     )
-    assert (done.returncode, "no command 'fly'" in done.stderr) == (2, True)
+    assert (done.returncode, done.stderr) == (2, "nvcre-agent: no command 'relaod'; did you mean reload?\n")

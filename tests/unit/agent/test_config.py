@@ -42,6 +42,34 @@ def test_the_control_socket_lies_beside_the_outbox_unless_it_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "environment", "text", "socket", "named_by"),
+    [
+        ({"control-socket": "/f.sock"}, {"NVCRE_CONTROL_SOCKET": "/e.sock"}, "", "/f.sock", "--control-socket"),
+        ({}, {"NVCRE_CONTROL_SOCKET": "/e.sock"}, "control-socket: /c.sock", "/e.sock", "NVCRE_CONTROL_SOCKET"),
+        ({}, {"NVCRE_OUTBOX": "/e/o"}, "control-socket: /c.sock", "/c.sock", "{file}:1: control-socket"),
+        ({}, {}, "log-level: loud\noutbox: /c/o.sqlite", "/c/control.sock", "{file}:2: outbox"),
+        ({}, {"NVCRE_OUTBOX": "/e/o"}, "outbox: /c/o.sqlite", "/e/control.sock", "NVCRE_OUTBOX"),
+        ({}, {}, "log-level: info", "/var/lib/nvcre/control.sock", "the default"),
+    ],
+)
+def test_commands_find_the_socket_of_the_agent_that_has_this_configuration(
+    flags: dict[str, str], environment: dict[str, str], text: str, socket: str, named_by: str, tmp_path: Path
+) -> None:
+    file = file_of(tmp_path, text)
+    found = config.control_socket({**flags, "config": str(file)}, environment)
+    assert (found.text, found.where) == (socket, named_by.format(file=file))
+
+
+def test_a_simulated_node_has_its_own_kernel_log() -> None:
+    def kernel_log(*more: str) -> Path:
+        return parse(["--node-name", "n", *more], {}).kernel_log
+
+    assert kernel_log() == Path("/dev/kmsg")
+    assert kernel_log("--simulate", "/s/driver.json") == Path("/s/kmsg")
+    assert kernel_log("--simulate", "/s/driver.json", "--kernel-log", "/k") == Path("/k")
+
+
+@pytest.mark.parametrize(
     ("arguments", "environment", "text", "on"),
     [
         (["--dcgm-aliases"], {}, "dcgm-aliases: false", True),

@@ -17,8 +17,12 @@ def test_a_gpu_is_found_by_any_of_its_names(wanted: str) -> None:
 @pytest.mark.parametrize(
     ("gpus", "wanted", "said"),
     [
-        ((GONE, HERE), "3", "more than one GPU is called '3': 3 = GPU-a = 00000000:1E:00.0; 3 = GPU-z = "),
-        ((HERE,), "MIG-1", "no GPU 'MIG-1' on this node; there are 3 = GPU-z = "),
+        (
+            (GONE, HERE),
+            "3",
+            "more than one GPU is called '3'; give the UUID:\n  3  GPU-a  00000000:1E:00.0\n  3  GPU-z  ",
+        ),
+        ((HERE,), "MIG-1", "no GPU 'MIG-1' on this node; there are\n  3  GPU-z  "),
         ((), "3", "no GPU '3' on this node; there are none, NVML has named no GPU yet"),
     ],
 )
