@@ -29,6 +29,7 @@ from nvcre_protos.nvcre_agent_v1_pb2_grpc import FleetStub
 from nvcre_agent import reconnect
 from nvcre_agent.outbox import Outbox
 from nvcre_agent.reconnect import Ending
+from nvcre_agent.stream_status import FirstStatus
 
 log = logging.getLogger(__name__)
 
@@ -196,8 +197,11 @@ class Link:
         credentials = grpc.ssl_channel_credentials(ca)
         async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
             call: Stream = FleetStub(channel).Connect(metadata=(("authorization", f"Bearer {token}"),))
+            status = FirstStatus(call)
             try:
                 await self._converse(call, address)
+            except grpc.aio.AioRpcError as error:
+                raise status.told(error) from error
             finally:
                 self.connected = False
                 call.cancel()

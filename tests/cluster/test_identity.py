@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from nvcre_agent.stream_status import FirstStatus
 from nvcre_kube import resources
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, PODS, SECRETS, SERVICE_ACCOUNTS, JsonObject
@@ -154,9 +157,14 @@ async def introduced(channel: grpc.aio.Channel, token: str | None, *, outbox: st
     """The stream of an agent once it is welcome. Raises AioRpcError when it is refused."""
     metadata = () if token is None else (("authorization", f"Bearer {token}"),)
     stream = FleetStub(channel).Connect(metadata=metadata)  # type: ignore[no-untyped-call]
+    status = FirstStatus(stream)
     hello = pb.Hello(min_protocol=1, max_protocol=1, agent_version="test", outbox_id=outbox, boot_id="boot")
-    await stream.write(pb.AgentMessage(hello=hello))
-    welcome = await stream.read()
+    try:
+        with contextlib.suppress(asyncio.InvalidStateError):  # refused already: read() tells how
+            await stream.write(pb.AgentMessage(hello=hello))
+        welcome = await stream.read()
+    except grpc.aio.AioRpcError as error:
+        raise status.told(error) from None
     assert welcome.WhichOneof("body") == "welcome"
     return stream
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+from nvcre_agent.stream_status import FirstStatus
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
 from nvcre_protos.nvcre_agent_v1_pb2_grpc import FleetServicer, FleetStub
 
@@ -92,6 +93,7 @@ class AckChaos(FleetServicer):
         metadata = [pair for pair in context.invocation_metadata() if pair[0] == "authorization"]
         async with grpc.aio.secure_channel(self.address, self._credentials, options=self._options) as channel:
             call = FleetStub(channel).Connect(metadata=metadata)  # type: ignore[no-untyped-call]
+            status = FirstStatus(call)
             tasks = {asyncio.create_task(_hand_on(context, call))}
             writing, last = asyncio.Lock(), 0
 
@@ -113,8 +115,9 @@ class AckChaos(FleetServicer):
                         async with writing:
                             await context.write(message)
             except grpc.aio.AioRpcError as error:
-                context.set_trailing_metadata(tuple(error.trailing_metadata()))
-                await context.abort(error.code(), error.details())
+                told = status.told(error)
+                context.set_trailing_metadata(tuple(told.trailing_metadata()))
+                await context.abort(told.code(), told.details())
             finally:
                 for task in tasks:
                     task.cancel()

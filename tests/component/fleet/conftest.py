@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
+from nvcre_agent.stream_status import FirstStatus
 from nvcre_coordinator.fleet.service import FleetService, FleetSettings
 from nvcre_kube.client import ApiError, KubeClient
 from nvcre_kube.resources import (
@@ -148,21 +150,28 @@ class FakeAgent:
     node: str = "node-1"
     received: list[pb.CoordinatorMessage] = field(default_factory=list)
     call: Any = None
+    status: FirstStatus | None = None
     _reader: asyncio.Task[None] | None = None
     _arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def connect(self, **hello: Any) -> pb.Welcome:
         self.call = self.stub.Connect(metadata=(("authorization", f"Bearer {self.token}"),))
+        self.status = FirstStatus(self.call)
         fields = {"min_protocol": 1, "max_protocol": 1, "agent_version": "0.1.0", "outbox_id": self.outbox_id}
-        await self.call.write(pb.AgentMessage(hello=pb.Hello(**{**fields, "boot_id": "boot-1", **hello})))
+        with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # refused already: read() tells how
+            await self.call.write(pb.AgentMessage(hello=pb.Hello(**{**fields, "boot_id": "boot-1", **hello})))
         self._reader = asyncio.create_task(self._read())
         return (await self.next("welcome")).welcome
 
     async def _read(self) -> None:
-        async for message in self.call:
-            self.received.append(message)
-            self._arrived.set()
-            self._arrived = asyncio.Event()  # a new one for the next: two that wait must not clear each other's
+        assert self.status is not None
+        try:
+            async for message in self.call:
+                self.received.append(message)
+                self._arrived.set()
+                self._arrived = asyncio.Event()  # a new one for the next: two that wait must not clear each other's
+        except grpc.aio.AioRpcError as error:
+            raise self.status.told(error) from None
 
     async def next(self, body: str, match: Callable[[Any], bool] = lambda _: True) -> pb.CoordinatorMessage:
         """The first message of this kind that has not been taken; raises the stream's error when it ends."""

@@ -7,6 +7,7 @@ import contextlib
 
 import grpc
 import pytest
+from nvcre_agent.stream_status import FirstStatus
 from nvcre_kube.client import KubeClient
 from nvcre_kube.resources import NODE_HEALTHS, PODS
 from nvcre_protos import nvcre_agent_v1_pb2 as pb
@@ -47,12 +48,9 @@ async def test_42_the_node_comes_from_the_token_and_not_from_the_payload(client:
 
 
 async def refusal(fleet: Fleet, token: str) -> grpc.aio.AioRpcError:
-    """gRPC may call a stream that ends under the writing of Hello INTERNAL: then another one is asked for."""
-    while True:
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await (await fleet.agent(token)).connect()
-        if refused.value.code() is not grpc.StatusCode.INTERNAL:
-            return refused.value
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await (await fleet.agent(token)).connect()
+    return refused.value
 
 
 @pytest.mark.parametrize(
@@ -318,11 +316,15 @@ async def test_a_stream_that_ends_while_something_is_being_written_ends_for_the_
 
     async def refused() -> grpc.StatusCode:
         call = agent.stub.Connect(metadata=(("authorization", f"Bearer {agent.token}"),))
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await call.write(hello)
-            await call.write(hello)  # refused, while the Welcome is on its way
+        status = FirstStatus(call)
+        try:
+            with contextlib.suppress(asyncio.InvalidStateError):
+                await call.write(hello)
+                await call.write(hello)  # refused, while the Welcome is on its way
             while await call.read() is not grpc.aio.EOF:
                 pass
+        except grpc.aio.AioRpcError as error:
+            return status.told(error).code()
         return await call.code()
 
     for _ in range(60):
