@@ -71,7 +71,7 @@ class JobController:
         self._clock = clock
         self._workers = workers
         self._queue: WorkQueue[Key] = WorkQueue()
-        self._memory = RunMemory(client, self._run_changed, self._logs_wanted)
+        self._memory = RunMemory(client, self._run_changed, self._logs_wanted, clock=clock)
         adapter = TrainJobAdapter()
         self._observer = JobObserver(
             client,

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -27,7 +27,17 @@ from nvcre_coordinator.core.attribution import LeaseWatch
 from nvcre_coordinator.core.failure_lines import LogFinding
 from nvcre_coordinator.core.limits import tail
 from nvcre_coordinator.core.naming import pods_config_map_name
-from nvcre_coordinator.core.pods import PodRecord, RunRecord, decode, encode, end_attempt, lasting, remember, with_log
+from nvcre_coordinator.core.pods import (
+    PodRecord,
+    RunRecord,
+    decode,
+    encode,
+    end_attempt,
+    lasting,
+    remember,
+    seen_at,
+    with_log,
+)
 from nvcre_coordinator.workloads.trainjob import child_labels, owner_reference
 
 logger = logging.getLogger(__name__)
@@ -56,9 +66,15 @@ class RunMemory:
     """
 
     def __init__(
-        self, client: KubeClient, changed: Callable[[Key], None], wanted: Callable[[Key], bool] = lambda run: True
+        self,
+        client: KubeClient,
+        changed: Callable[[Key], None],
+        wanted: Callable[[Key], bool] = lambda run: True,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
+        self._clock = clock
         self.stalls = StallLogs(client, changed)
         self._wanted = wanted
         self._changed = changed
@@ -71,7 +87,7 @@ class RunMemory:
         if not pod.jobset:
             return
         run = self._runs.setdefault(pod.run_key, _Run())
-        run.record = remember(run.record, [pod.record], {})
+        run.record = remember(run.record, [seen_at(pod.record, self._clock())], {})
         record = run.record.pods[pod.record.uid]
         ended = record.failed and record.exit is not None
         if ended and record.uid not in run.asked and self._wanted(pod.run_key):

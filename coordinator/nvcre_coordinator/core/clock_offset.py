@@ -3,7 +3,9 @@
 A heartbeat that arrives at R and says it was sent at S proves offset >= S - R (it cannot have travelled backwards in
 time). An answer S to a question asked at Q proves offset <= S - Q. The newest samples narrow the interval from both
 sides; the estimate is its middle, the uncertainty half its width. Before the first answered question only the lower
-side is known, and the uncertainty is assumed.
+side is known, and the uncertainty is assumed. An answer that took long proves too little to be worth its width.
+
+All of it is what the agent says. What its node's kubelet stamps is a second witness: no stamp is from after we saw it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from datetime import datetime, timedelta
 
 MAX_SAMPLES = 16
 ASSUMED_DELAY = timedelta(seconds=2)  # of a heartbeat, while no question has been answered
+SLOWEST_ANSWER = timedelta(seconds=5)  # else whoever answers late makes everything simultaneous with itself
 # Below this the clocks agree as far as anybody can tell, and correcting would only make equal times differ.
 NEGLIGIBLE = timedelta(seconds=2)
 
@@ -39,6 +42,12 @@ class ClockOffset:
         """By how much a time that was put on our clock may still be wrong."""
         return abs(self.offset - self.correction) + self.uncertainty
 
+    def ahead_at_least(self, least: timedelta | None) -> ClockOffset:
+        """Where another witness of the same clock disproves this one, it is believed instead."""
+        if least is None or self.offset + self.uncertainty >= least:
+            return self
+        return ClockOffset(least, ASSUMED.uncertainty)
+
     def on_our_clock(self, time: datetime) -> datetime:
         return time - self.correction
 
@@ -60,7 +69,8 @@ class ClockSamples:
     def heard(self, *, sent_at: datetime, received_at: datetime, asked_at: datetime | None = None) -> ClockSamples:
         """With one more heartbeat; `asked_at` is when the question it answers was sent (our clock)."""
         lower = (*self.lower, sent_at - received_at)[-MAX_SAMPLES:]
-        upper = self.upper if asked_at is None else (*self.upper, sent_at - asked_at)[-MAX_SAMPLES:]
+        told = asked_at is not None and received_at - asked_at <= SLOWEST_ANSWER
+        upper = (*self.upper, sent_at - asked_at)[-MAX_SAMPLES:] if told and asked_at is not None else self.upper
         return ClockSamples(lower, upper)
 
     def estimate(self) -> ClockOffset | None:

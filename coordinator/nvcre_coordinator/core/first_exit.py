@@ -64,7 +64,7 @@ def first_crashes(pods: tuple[PodRecord, ...], clocks: Mapping[str, ClockOffset]
         _Ending(pod, pod.exit, clock.on_our_clock(pod.exit.finished_at), clock)
         for pod in last_attempt(pods)
         if pod.failed and pod.exit is not None and pod.exit.finished_at is not None
-        for clock in (clocks.get(pod.node, ASSUMED),)
+        for clock in (clocks.get(pod.node, ASSUMED).ahead_at_least(pod.clock_ahead),)
     ]
     ranks = [
         ending

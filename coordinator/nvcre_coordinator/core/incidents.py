@@ -20,6 +20,8 @@ from enum import StrEnum
 import msgspec
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, Source
 
+from nvcre_coordinator.core.clock_offset import NEGLIGIBLE
+
 MAX_OPEN = 128
 MAX_CLOSED = 32
 MAX_CURSORS = 2
@@ -167,6 +169,13 @@ def fold_snapshot(ledger: Ledger, snapshot: Snapshot) -> Ledger:
     fold.snapshot(snapshot, ledger.cursor(snapshot.outbox_id))
     listed = frozenset(incident.id for incident in snapshot.open)
     return fold.result(ledger.cursors, Floor(snapshot.outbox_id, snapshot.seq, snapshot.time, listed))
+
+
+def told_by(incident: Incident, now: datetime) -> Incident:
+    """Nothing that we were told by now happens later, whatever the clock of the node says."""
+    times = {"first_seen": incident.first_seen, "last_seen": incident.last_seen, "recovered_at": incident.recovered_at}
+    later = {name: now for name, time in times.items() if time is not None and time > now + NEGLIGIBLE}
+    return msgspec.structs.replace(incident, **later, time_uncertain=True) if later else incident
 
 
 def maintenance_ended(ledger: Ledger) -> Ledger:

@@ -133,7 +133,7 @@ def stopped_first(
     """`ends` by pod uid, `clocks` by node."""
     workers = [pod for pod in last_attempt(pods) if not pod.launcher and pod.node]
     ranks = [
-        _Rank(pod, ends.get(pod.uid, LogEnd()), clocks.get(pod.node, ASSUMED))
+        _Rank(pod, ends.get(pod.uid, LogEnd()), clocks.get(pod.node, ASSUMED).ahead_at_least(pod.clock_ahead))
         for pod in sorted(workers, key=lambda pod: (pod.rank or 0, pod.name))
     ]
     by_watchdog = nccl_watchdog.behind({rank.pod.uid: _collectives(rank) for rank in ranks})

@@ -18,6 +18,7 @@ from nvcre_coordinator.api.workload import ContainerStateTerminated, Pod
 from nvcre_coordinator.core.failure_lines import LogFinding
 
 FINISHED_PHASES = frozenset({"Succeeded", "Failed"})
+MAX_AHEAD_S = 10 * 365 * 86_400
 MAX_RECORDED_BYTES = 900 * 1024  # a ConfigMap holds 1 MiB
 
 # A ConfigMap has no schema: what a person writes into it must not come to a comparison or a status that refuses it.
@@ -44,6 +45,8 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     phase: str = "Pending"
     created_at: Moment | None = None
     gpus: bool = False  # has GPUs of its own
+    started_at: Moment | None = None
+    clock_ahead_s: Int32 | None = None  # of its node, by so much at least: its kubelet stamped it, and we saw that
     exit: Exit | None = None
     log: LogFinding | None = None  # read when the container terminated
     told_to_end: Moment | None = None  # when its deletion was asked for, if that was before it ended
@@ -53,6 +56,10 @@ class PodRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def title(self) -> str:
         """What sentences call it."""
         return f"rank {self.rank} (pod {self.name})" if self.rank is not None else f"pod {self.name}"
+
+    @property
+    def clock_ahead(self) -> timedelta | None:
+        return None if self.clock_ahead_s is None else timedelta(seconds=self.clock_ahead_s)
 
     @property
     def launcher(self) -> bool:
@@ -97,9 +104,19 @@ def observe(pod: Pod) -> PodRecord:
         phase=pod.status.phase,
         created_at=meta.creation_timestamp,
         gpus=pod.spec.asks_for(names.GPU_RESOURCE),
+        started_at=_started_at(pod),
         exit=_exit(pod),
         told_to_end=_told_to_end(pod),
     )
+
+
+def seen_at(record: PodRecord, now: datetime) -> PodRecord:
+    """With what its kubelet's last stamp proves of the node's clock: it cannot be from after we saw it."""
+    stamp = record.exit.finished_at if record.exit is not None and record.exit.finished_at else record.started_at
+    if stamp is None:
+        return record
+    ahead_s = (stamp - now) // timedelta(seconds=1)
+    return msgspec.structs.replace(record, clock_ahead_s=max(-MAX_AHEAD_S, min(MAX_AHEAD_S, ahead_s)))
 
 
 def fold(known: PodRecord | None, seen: PodRecord) -> PodRecord:
@@ -112,6 +129,7 @@ def fold(known: PodRecord | None, seen: PodRecord) -> PodRecord:
         node=seen.node or known.node,
         phase=known.phase if known.finished and not seen.finished else seen.phase,
         exit=exited,
+        clock_ahead_s=_ahead(known, seen, of_one_stamp=known.exit == exited),
         log=seen.log or known.log,
         told_to_end=known.told_to_end or (None if known.failed else seen.told_to_end),
         over=seen.over or known.over,
@@ -172,7 +190,9 @@ def lasting(run: RunRecord) -> RunRecord:
     Nobody asks whether a pod that is gone had begun to run, or had ended well; so a run that ends well is written once.
     """
     pods = {
-        uid: pod if pod.failed else msgspec.structs.replace(pod, phase="Pending", exit=None)
+        uid: msgspec.structs.replace(pod, started_at=None)
+        if pod.failed
+        else msgspec.structs.replace(pod, phase="Pending", exit=None, started_at=None, clock_ahead_s=None)
         for uid, pod in run.pods.items()
         if pod.node or pod.failed
     }
@@ -198,6 +218,17 @@ def encode(run: RunRecord) -> str:
 def decode(text: str) -> RunRecord:
     """Raises msgspec.MsgspecError for what is not a record of ours."""
     return msgspec.json.decode(text.encode(errors="replace"), type=RunRecord)
+
+
+def _ahead(known: PodRecord, seen: PodRecord, *, of_one_stamp: bool) -> int | None:
+    """The sooner a stamp was seen, the more it proves; a newer stamp stands alone, the clock may have been set."""
+    told = [each.clock_ahead_s for each in ((known, seen) if of_one_stamp else (seen,))]
+    return max((ahead for ahead in told if ahead is not None), default=known.clock_ahead_s)
+
+
+def _started_at(pod: Pod) -> datetime | None:
+    running = (container.state.running for container in pod.containers)
+    return max((state.started_at for state in running if state is not None and state.started_at), default=None)
 
 
 def _number(label: str | None) -> int | None:

@@ -27,7 +27,7 @@ from nvcre_kube.workqueue import WorkQueue, run_workers
 from nvcre_protos.vocabulary import FaultClass, RecoveredBy
 
 from nvcre_coordinator.core.breaker import held
-from nvcre_coordinator.core.incidents import Event, Incident, Snapshot, fold_events, fold_snapshot
+from nvcre_coordinator.core.incidents import Event, Incident, Snapshot, fold_events, fold_snapshot, told_by
 from nvcre_coordinator.core.link_faults import without_victims
 from nvcre_coordinator.core.localisation import ProbeResult
 from nvcre_coordinator.core.node_verdict import Monitor, Rules, Verdict, assess, assess_gpus
@@ -162,7 +162,11 @@ class NodeHealthStore:
     def events(self, node: str, outbox_id: str, events: list[Event]) -> None:
         state = self._loaded(node)
         self._maintained(state)
-        told = [replace(event, incident=self._with_context(state, event.incident)) for event in events]
+        now = self._clock()
+        told = [
+            replace(event, incident=self._with_context(state, event.incident, now), time=min(event.time, now))
+            for event in events
+        ]
         state.ledger = fold_events(state.ledger, outbox_id, told)
         self._queue.add(node)
 
@@ -171,7 +175,9 @@ class NodeHealthStore:
     ) -> None:
         state = self._loaded(node)
         self._maintained(state)
-        told = tuple(self._with_context(state, incident) for incident in snapshot.open)
+        now = self._clock()
+        snapshot = replace(snapshot, time=min(snapshot.time, now))
+        told = tuple(self._with_context(state, incident, now) for incident in snapshot.open)
         ended_by = RecoveredBy.REBOOT if state.rebooted else ""
         if state.rebooted and another_machine(state.inventory, inventory):
             ended_by = RecoveredBy.REPLACED
@@ -186,8 +192,9 @@ class NodeHealthStore:
         facts = self._facts(state.name)
         return state.maintained(None if facts is None else facts.maintenance, self._clock())
 
-    def _with_context(self, state: NodeRecord, incident: Incident) -> Incident:
-        """What the agent cannot know: whose program was hit, that the node was in maintenance."""
+    def _with_context(self, state: NodeRecord, incident: Incident, now: datetime) -> Incident:
+        """What the agent cannot know: whose program was hit, that the node was in maintenance, what time it is."""
+        incident = told_by(incident, now)
         application = incident.fault_class is FaultClass.APPLICATION
         return msgspec.structs.replace(
             without_victims(incident),

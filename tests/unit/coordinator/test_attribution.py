@@ -235,12 +235,15 @@ def test_exit_classes_that_are_causes(build: Any, code: int, reason: str, words:
 
 
 class TestClocks:
-    def crashed(self, build: Any, clock: ClockOffset, *, ended: float, logged: float | None = None) -> list[str]:
+    def crashed(
+        self, build: Any, clock: ClockOffset, *, ended: float, logged: float | None = None, ahead_s: int | None = None
+    ) -> list[str]:
         """n0 ends at 60 on a clock that is known well, n1 at `ended` by its own."""
         right = ClockOffset(timedelta(0), timedelta(milliseconds=5))
         facts = {"n0": NodeFacts(clock=right), "n1": NodeFacts(clock=clock)}
         first = build.pod("r0", node="n0", rank=0, code=1, ended=60, logged=None if logged is None else 60)
         other = build.pod("r1", node="n1", rank=1, code=1, ended=ended, logged=logged)
+        other = msgspec.structs.replace(other, clock_ahead_s=ahead_s)
         return named(attribute(build, first, other, nodes=facts))
 
     def test_an_exit_on_a_clock_that_is_behind_is_not_the_first(self, build: Any) -> None:
@@ -248,6 +251,18 @@ class TestClocks:
         assert self.crashed(build, behind, ended=70 - 3600) == ["n0"]
         assert self.crashed(build, behind, ended=60 - 3600) == ["n0", "n1"]
         assert self.crashed(build, behind, ended=50 - 3600) == ["n1"]
+
+    def test_an_agent_that_puts_its_clock_back_does_not_put_the_blame_on_another(self, build: Any) -> None:
+        """Its kubelet's stamps were seen within a second: the node's clock is right, the agent lies, or errs."""
+        lies = ClockOffset(timedelta(seconds=-3600), timedelta(milliseconds=5))
+        assert self.crashed(build, lies, ended=50) == ["n0"]  # without a witness
+        assert self.crashed(build, lies, ended=50, ahead_s=-1) == ["n1"]
+        assert self.crashed(build, lies, ended=50, logged=49, ahead_s=-1) == ["n1"]
+
+    def test_a_kubelet_that_agrees_with_its_agent_changes_nothing(self, build: Any) -> None:
+        behind = ClockOffset(timedelta(seconds=-3600), timedelta(milliseconds=5))
+        assert self.crashed(build, behind, ended=70 - 3600, ahead_s=-3601) == ["n0"]
+        assert self.crashed(build, behind, ended=50 - 3600, ahead_s=-3700) == ["n1"]  # seen late
 
     def test_a_clock_that_is_hardly_known_leaves_more_candidates(self, build: Any) -> None:
         assert self.crashed(build, ClockOffset(timedelta(0), timedelta(seconds=30)), ended=80) == ["n0", "n1"]

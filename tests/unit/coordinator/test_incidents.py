@@ -19,6 +19,7 @@ from nvcre_coordinator.core.incidents import (
     Snapshot,
     fold_events,
     fold_snapshot,
+    told_by,
 )
 from nvcre_protos.vocabulary import Blame, FaultClass, IncidentKind
 
@@ -246,3 +247,12 @@ def test_delivery_is_exactly_once_in_effect(steps: list[tuple[str, int]], random
         begin = min(begin, many.cursor(OUTBOX))
         many = restarted(fold_events(many, OUTBOX, agent.outbox[begin:end]))
     assert many.stored() == once.stored()
+
+
+def test_nothing_happens_after_it_was_told() -> None:
+    """Else a clock that is ahead moves its node's evidence behind the end of every run."""
+    ahead = told("a", seen=3600, recovered_at=at(7200))
+    now = told_by(ahead, at(60))
+    assert (now.first_seen, now.last_seen, now.recovered_at, now.time_uncertain) == (at(60), at(60), at(60), True)
+    agreeing = told("a", seen=61)
+    assert told_by(agreeing, at(60)) is agreeing

@@ -22,6 +22,7 @@ from nvcre_coordinator.core.pods import (
     lasting,
     observe,
     remember,
+    seen_at,
     with_log,
     without_gpus,
 )
@@ -53,6 +54,22 @@ def test_rank_node_role_and_attempt_are_read_from_the_jobset_labels() -> None:
     seen = observe(pod())
     assert (seen.rank, seen.node, seen.replicated_job, seen.restart_attempt) == (3, "n3", "node", 1)
     assert not seen.failed
+
+
+def test_a_stamp_proves_what_its_node_s_clock_is_ahead_and_the_newest_one_stands_alone() -> None:
+    def seen(at: str, *statuses: dict[str, Any]) -> RunRecord:
+        record = seen_at(observe(pod(*statuses)), datetime.fromisoformat(f"2026-12-01T{at}Z"))
+        return remember(RunRecord(), [record], {})
+
+    running = {"name": "a", "state": {"running": {"startedAt": "2026-12-01T12:00:30Z"}}}
+    begun = seen("12:00:31.5", running)
+    assert begun.pods["u"].clock_ahead_s == -2
+    again = remember(begun, seen("12:05:00", running).pods.values(), {})  # a new leader's list
+    assert again.pods["u"].clock_ahead_s == -2
+    over = remember(again, seen("12:02:30", ended("a", 1)).pods.values(), {})  # the clock was set back meanwhile
+    assert over.pods["u"].clock_ahead_s == -90
+    assert lasting(over).pods["u"].clock_ahead_s == -90
+    assert lasting(begun).pods["u"].clock_ahead_s is None
 
 
 def test_out_of_memory_tells_more_than_another_exit() -> None:

@@ -41,6 +41,14 @@ def test_a_stepped_clock_is_believed_once_its_old_samples_contradict_it() -> Non
     assert abs(clock.offset + 100 * S) < S
 
 
+def test_an_answer_that_took_long_does_not_make_the_clock_less_sure() -> None:
+    """Else whoever answers an hour late is simultaneous with everybody (core/first_exit.py)."""
+    samples = ClockSamples().heard(sent_at=NOW + 3600 * S, received_at=NOW + 3600 * S, asked_at=NOW)
+    clock = samples.estimate()
+    assert clock is not None
+    assert clock.error <= NEGLIGIBLE
+
+
 @given(st.integers(-10_000, 10_000), st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1))
 def test_the_true_offset_lies_within_the_uncertainty(offset_s: int, delays_ms: list[tuple[int, int]]) -> None:
     samples = ClockSamples()
