@@ -70,6 +70,25 @@ def test_megatron_before_2024_has_neither_stamp_nor_throughput() -> None:
     assert (found["step_time"]["mean_s"], found["step_time"]["mean_excluding_first_s"]) == (80.15, 80.2)
 
 
+@pytest.mark.parametrize(
+    ("line", "time_s"),
+    [
+        (
+            "iteration 100/ 300000 | elapsed time per iteration (ms): 1234.5 | lm loss 2.5E+00 | scale 1.0 |",
+            1.2345,
+        ),
+        (
+            "iteration 100/ 300 | tokens: 9 | elapsed time per iteration (s): 2.34 | lm loss: 2.5E+00 |",
+            2.34,
+        ),
+    ],
+    ids=["2019", "Megatron-DeepSpeed"],
+)
+def test_megatron_of_2019_and_of_others(line: str, time_s: float) -> None:
+    (record,) = parsed(f" {line}\n")["records"]
+    assert (record["step"], record["time_s"], record["loss"]) == (100, time_s, 2.5)
+
+
 def test_a_loss_is_missing_while_fp16_skips_a_step() -> None:
     found = parsed(megatron(1, loss=None) + megatron(2) + megatron(3, loss="nan"))
     assert column(found, "loss") == [None, 2.5, None]
