@@ -136,6 +136,15 @@ def _prepare(connection: sqlite3.Connection) -> None:
         connection.executescript(_SCHEMA)
 
 
+def _inode(path: Path) -> tuple[int, int] | None:
+    """None for one that is not there, and for SQLite's :memory:."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _holder(path: Path) -> str:
     """Who has SQLite's lock. Only for a file that this process has not open: closing it here ends its own locks."""
     asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux on 64 bits
@@ -195,6 +204,7 @@ class Writer:
     ) -> None:
         self._path = path
         self._connection = connection
+        self._inode = _inode(path)  # of the file that is open
         self._listener = listener
         self._distrust = False
         self._set_aside = ""  # not told yet
@@ -256,6 +266,10 @@ class Writer:
 
     def _write(self, jobs: list[Job]) -> None:
         """All jobs in one transaction. Without a connection only a whole one counts: memory has the others too."""
+        if self._connection is not None and self._inode != _inode(self._path):
+            self._connection.close()  # SQLite would go on writing to what nobody can open again
+            self._connection = None
+            self._listener.failed("the file was deleted or replaced")
         if self._connection is None:
             first = next((index for index, job in enumerate(jobs) if job.whole_of is not None), None)
             if first is None:
@@ -276,7 +290,7 @@ class Writer:
                 self._taken_over = other
                 self._listener.found(opened.contents)
                 return
-            self._connection, self._distrust = opened.connection, False
+            self._connection, self._inode, self._distrust = opened.connection, _inode(self._path), False
         try:
             write(self._connection, [statement for job in jobs for statement in job.statements])
         except sqlite3.Error as error:

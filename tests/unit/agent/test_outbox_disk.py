@@ -1,6 +1,7 @@
 """The outbox over a disk that is full, gone, damaged or silent: real SQLite errors, nothing lost that memory has."""
 
 import asyncio
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -168,6 +169,27 @@ async def test_a_place_that_does_not_exist_yet_is_used_once_it_does_and_what_lie
         assert outbox.gaps == 1, "a snapshot has to say what of it is over"
     async with running(place / "outbox.sqlite") as again:
         assert told(again) == ["known to both", "never told"]
+
+
+@pytest.mark.parametrize("gone", ["directory", "file", "replaced"])
+async def test_a_file_that_is_taken_away_while_it_is_used_is_made_anew_from_memory(
+    gone: str, tmp_path: Path, disk: Disk
+) -> None:
+    """SQLite goes on writing to a file that nobody can open again, and nothing would say so."""
+    path = tmp_path / "place" / "outbox.sqlite"
+    async with running(path) as outbox:
+        outbox.append([change(key="before")], boot_id="b")
+        await settled(outbox)
+        if gone == "directory":
+            await asyncio.to_thread(shutil.rmtree, path.parent)
+        else:
+            await asyncio.to_thread(path.unlink)
+        if gone == "replaced":
+            await asyncio.to_thread(path.write_bytes, b"")
+        outbox.append([change(key="after")], boot_id="b")
+        await until(lambda: disk.tries == 2 and not outbox.trouble.reason)
+    async with running(path) as again:
+        assert told(again) == ["before", "after"]
 
 
 async def test_a_file_that_is_damaged_while_it_is_used_is_set_aside_and_made_anew_from_memory(
