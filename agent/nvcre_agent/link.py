@@ -28,13 +28,13 @@ from nvcre_protos.nvcre_agent_v1_pb2_grpc import FleetStub
 
 from nvcre_agent import reconnect
 from nvcre_agent.outbox import Outbox
+from nvcre_agent.outbox_rows import MAX_SEQ
 from nvcre_agent.reconnect import Ending
 from nvcre_agent.stream_status import FirstStatus
 
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
-MAX_SEQ = 2**62  # what SQLite can hold, with room above
 WINDOW = 512  # events sent and not acknowledged
 BATCH = 64
 MAX_SYNCS = 16

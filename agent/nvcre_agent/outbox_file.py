@@ -77,21 +77,17 @@ def open_file(path: Path, *, distrust: bool = False) -> Opened:
         if distrust and path.exists():
             set_aside = _set_aside(path, "a write found it damaged")
         try:
-            connection = _connect(path)
+            connection, contents = _connect_and_read(path)
         except CorruptError as error:
             set_aside = _set_aside(path, str(error))
-            connection = _connect(path)
+            connection, contents = _connect_and_read(path)
     except (OSError, sqlite3.Error, CorruptError) as error:
         if _code(error) == sqlite3.SQLITE_BUSY:
             raise OutboxInUseError(
                 f"{path} is in use by {_holder(path)}: one agent a node; stop the other one, or give another --outbox"
             ) from error
         return Opened(None, error=str(error), set_aside=set_aside)
-    try:
-        return Opened(connection, read(connection), set_aside=set_aside)
-    except sqlite3.Error as error:
-        connection.close()
-        return Opened(None, error=str(error), set_aside=set_aside)
+    return Opened(connection, contents, set_aside=set_aside)
 
 
 def write(connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:
@@ -102,24 +98,46 @@ def write(connection: sqlite3.Connection, statements: Sequence[Statement]) -> No
 
 
 def read(connection: sqlite3.Connection) -> Contents:
+    """Raises CorruptError where a value is of a kind that was never written, or a table not ours."""
+    state = dict(connection.execute("SELECT key, value FROM state"))
+    if wrong := [key for key, value in state.items() if not isinstance(key, str) or not isinstance(value, str)]:
+        raise CorruptError(f"state {wrong[0]!r} is no text")
     return Contents(
-        state=dict(connection.execute("SELECT key, value FROM state")),
+        state=state,
         events=tuple(connection.execute("SELECT seq, kind, body FROM events ORDER BY seq")),
         incidents=tuple(connection.execute("SELECT * FROM incidents ORDER BY rowid")),
     )
 
 
+def _connect_and_read(path: Path) -> tuple[sqlite3.Connection, Contents]:
+    """Raises CorruptError, sqlite3.Error."""
+    connection = _connect(path)
+    try:
+        return connection, read(connection)
+    except (sqlite3.Error, CorruptError, UnicodeDecodeError) as error:
+        connection.close()
+        if is_corruption(error) or _code(error) == sqlite3.SQLITE_ERROR:  # no such column
+            raise CorruptError(str(error)) from error
+        raise
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     """Raises CorruptError, sqlite3.Error."""
     connection = sqlite3.connect(path, check_same_thread=False, timeout=LOCK_PATIENCE_S)
+    connection.text_factory = _text
     try:
         _prepare(connection)
-    except (sqlite3.Error, CorruptError) as error:
+    except (sqlite3.Error, CorruptError, UnicodeDecodeError) as error:
         connection.close()
         if is_corruption(error):
             raise CorruptError(str(error)) from error
         raise
     return connection
+
+
+def _text(raw: bytes) -> str:
+    """A damaged text is one row's trouble and not that of all."""
+    return raw.decode("utf-8", "replace")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
@@ -170,7 +188,11 @@ def _code(error: Exception) -> int:
 
 
 def is_corruption(error: Exception) -> bool:
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """What SQLite says of a damaged schema may be no text itself."""
+    return isinstance(error, CorruptError | UnicodeDecodeError) or _code(error) in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    )
 
 
 # --- the writer thread

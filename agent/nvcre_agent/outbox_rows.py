@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -16,6 +17,9 @@ from nvcre_agent.xid.model import Clears
 
 log = logging.getLogger(__name__)
 
+MAX_SEQ = 2**62  # what SQLite can hold, with room above
+MAX_POSITION = 10**20  # what a record of a kernel log may say of itself
+
 EVERYTHING_GONE: tuple[Statement, ...] = (
     ("DELETE FROM state", ()),
     ("DELETE FROM events", ()),
@@ -27,9 +31,11 @@ def event_of(row: tuple[int, str, bytes]) -> PendingEvent | None:
     """None for one that cannot be read."""
     seq, kind, body = row
     try:
+        if not isinstance(seq, int) or not 0 < seq <= MAX_SEQ:
+            raise TypeError(f"no number of an event: {seq!r}")  # noqa: TRY301
         return PendingEvent(seq, ChangeKind(kind), pb.Event.FromString(body), len(body))
     except (DecodeError, ValueError, TypeError) as error:
-        log.warning("outbox event unreadable seq=%d error=%r", seq, str(error))
+        log.warning("outbox event unreadable seq=%r error=%r", seq, str(error))
         return None
 
 
@@ -50,11 +56,13 @@ def insert_incident(row: tuple[Any, ...]) -> Statement:
     return "INSERT OR REPLACE INTO incidents VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row
 
 
-def number(text: str) -> int:
+def number(text: str, most: int = MAX_SEQ) -> int:
     try:
-        return int(text)
-    except ValueError as error:
-        raise CorruptError(f"state seq_reserved: {text[:64]!r} is no number") from error
+        if 0 <= (value := int(text)) <= most:
+            return value
+    except ValueError:
+        pass
+    raise CorruptError(f"state: {text[:64]!r} is no number that was ever written")
 
 
 def position(state: Mapping[str, str]) -> Position | None:
@@ -62,7 +70,7 @@ def position(state: Mapping[str, str]) -> Position | None:
     if (text := state.get("position")) is None:
         return None
     sequence, _, boot_id = text.partition(" ")
-    return Position(boot_id, number(sequence))
+    return Position(boot_id, number(sequence, most=MAX_POSITION))
 
 
 def incident_row(kept: Kept) -> tuple[Any, ...]:
@@ -81,14 +89,17 @@ def incident_row(kept: Kept) -> tuple[Any, ...]:
 def kept(row: Sequence[Any]) -> Kept | None:
     """None for a row of another version: its events and the kernel log tell it again."""
     try:
+        _, body, subject, clears, boot_id, last_monotonic_s, remedied, finding_key = row
+        if not isinstance(last_monotonic_s, float) or not isfinite(last_monotonic_s):
+            raise TypeError(f"no time: {last_monotonic_s!r}")  # noqa: TRY301
         return Kept(
-            incident=wire.incident_from(pb.Incident.FromString(row[1])),
-            subject=row[2],
-            clears=Clears(row[3]),
-            boot_id=row[4],
-            last_monotonic_s=row[5],
-            remedied=bool(row[6]),
-            finding_key=row[7],
+            incident=wire.incident_from(pb.Incident.FromString(body)),
+            subject=str(subject),
+            clears=Clears(clears),
+            boot_id=str(boot_id),
+            last_monotonic_s=last_monotonic_s,
+            remedied=bool(remedied),
+            finding_key=str(finding_key),
         )
     except (DecodeError, KeyError, ValueError, TypeError) as error:
         log.warning("outbox incident unreadable id=%s error=%r", row[0], str(error))

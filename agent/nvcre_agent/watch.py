@@ -371,7 +371,7 @@ def _remembered(outbox: Outbox, key: str, parse: Callable[[Any], _T], empty: _T)
         return empty
     try:
         return parse(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         log.warning("remembered state unreadable key=%s error=%r; learning it anew", key, error)
         return empty
 

@@ -1,6 +1,7 @@
 """The outbox over a disk that is full, gone, damaged or silent: real SQLite errors, nothing lost that memory has."""
 
 import asyncio
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from nvcre_agent import outbox_file
+from nvcre_agent.incidents.folding import Folding
 from nvcre_agent.incidents.model import ChangeKind, Kept
 from nvcre_agent.kernel.kmsg import Position
-from nvcre_agent.outbox import Outbox
+from nvcre_agent.outbox import Outbox, open_outbox
 from nvcre_agent.outbox_file import Job, Writer
 from nvcre_agent.outbox_queue import DropReason
 from nvcre_agent.xid.model import Clears
@@ -210,6 +212,57 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_set_aside_and_made_ane
     assert len(await asyncio.to_thread(lambda: list(tmp_path.glob("*.corrupt-*")))) == 1
     async with running(path) as again:
         assert (told(again), again.outbox_id) == (large(0, 100), outbox_id)
+
+
+@pytest.mark.parametrize(
+    ("damage", "kept"),
+    [
+        ("UPDATE state SET value = CAST(x'fffe' AS TEXT) WHERE key = 'baseline'", True),
+        ("UPDATE events SET kind = CAST(x'fffe' AS TEXT) WHERE seq = (SELECT max(seq) FROM events)", True),
+        ("UPDATE events SET seq = 9223372036854775807 WHERE seq = (SELECT max(seq) FROM events)", True),
+        ("UPDATE incidents SET last_monotonic_s = 'abc'", True),
+        ("UPDATE incidents SET last_monotonic_s = 9e999", True),
+        ("UPDATE incidents SET subject = x'00'", True),
+        ("UPDATE state SET value = '99999999999999999999 b' WHERE key = 'position'", True),  # a log's own number
+        ("UPDATE state SET value = x'01' WHERE key = 'position'", False),
+        ("UPDATE state SET value = '99999999999999999999' WHERE key = 'seq_reserved'", False),
+        ("ALTER TABLE events RENAME COLUMN kind TO sort", False),
+    ],
+)
+async def test_a_damaged_value_costs_its_row_or_the_file_but_never_the_agent(
+    damage: str, kept: bool, tmp_path: Path
+) -> None:
+    """Values that SQLite's own check does not mind: one flipped bit ended the agent at each start, or held it in memory
+    for ever."""
+    path = tmp_path / "outbox.sqlite"
+    async with running(path) as outbox:
+        state = {"baseline": "{}"}
+        first, last = change(key="first"), change(key="last")
+        keep = [Kept(incident(), "00000000:3B:00.0", Clears.REBOOT, "b", 1.0)]
+        outbox.append([first, last], boot_id="b", keep=keep, position=Position("b", 3), state=state)
+        await settled(outbox)
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(damage)
+        file.commit()
+    async with running(path) as outbox:
+        assert ("first" in told(outbox), outbox.trouble.reason) == (kept, "" if kept else "OutboxCorrupt")
+        folding = Folding(boot_id="b", simulated=False, new_id=lambda: "id")
+        folding.restore(outbox.kept, now_s=0.0, monotonic_s=0.0)
+        folding.tick(1e9, 1e9)
+        outbox.append([change(key="new")], boot_id="b")
+        await settled(outbox)
+    async with running(path) as again:
+        assert told(again)[-1] == "new"
+
+
+def test_a_damaged_name_in_the_schema_is_damage_too(tmp_path: Path) -> None:
+    """SQLite's message about it is no text, on which Python raises something else."""
+    path = tmp_path / "outbox.sqlite"
+    asyncio.run(open_outbox(path).close())
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE incidents", b"CREATE TABLE incid\xdfnts"))
+    outbox = open_outbox(path)
+    assert outbox.trouble.reason == "OutboxCorrupt"
+    asyncio.run(outbox.close())
 
 
 async def test_a_write_that_finds_the_file_damaged_does_not_trust_it_again(
