@@ -68,8 +68,9 @@ class PairSearch:
 
     @property
     def known(self) -> tuple[PairRun, ...]:
-        """With the run itself, where that is a pair."""
-        return (*([self.whole] if self.whole is not None else []), *self.runs)
+        """With the run itself, where that is a pair; in the order of the rounds, whatever order they were seen in."""
+        whole = [self.whole] if self.whole is not None else []
+        return (*whole, *sorted(self.runs, key=lambda run: (list(Round).index(run.round), run.pair)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +128,12 @@ def _lacks_good(results: Sequence[PairResult]) -> bool:
 
 def _proofs(search: PairSearch) -> tuple[PairResult, ...]:
     """A slow pair outside the run proves nothing, and accuses nobody in this Job."""
-    return tuple(run.result for run in search.runs if run.round is Round.PROOF and run.state is not PairState.SLOW)
+    return tuple(run.result for run in search.known if run.round is Round.PROOF and run.state is not PairState.SLOW)
 
 
 def _proof(search: PairSearch) -> Pair | None:
     """The pair outside the run that is being tried or is tried next; None when one is fast or no more can be tried."""
-    proofs = [run for run in search.runs if run.round is Round.PROOF]
+    proofs = [run for run in search.known if run.round is Round.PROOF]
     if (open_one := next((run for run in proofs if run.state is None), None)) is not None:
         return open_one.pair
     tried = {node for run in proofs for node in run.pair}

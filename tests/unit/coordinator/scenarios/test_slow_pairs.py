@@ -34,7 +34,7 @@ class World:
     @property
     def search(self) -> PairSearch:
         whole = self.judged(PairRun(Round.FIRST, (self.nodes[0], self.nodes[1]))) if len(self.nodes) == 2 else None
-        search = PairSearch(self.nodes, whole, tuple(self.runs))
+        search = PairSearch(self.nodes, whole, tuple(reversed(self.runs)))  # a cache has no order
         return replace(search, outsiders=self.outsiders) if wants_outsiders(search) else search
 
     def judged(self, run: PairRun) -> PairRun:
