@@ -172,8 +172,8 @@ class JobObserver:
         """None while there is nothing to follow.
 
         Deletion and restart look for the workload even when no reference is stored, and a pair that was given up is
-        looked at until its workload is gone.  Our copy may be the one that a
-        restart has deleted, which has the same name: then the server is asked.
+        looked at until its workload is gone.  Our copy may be the one that a restart has deleted, which has the same
+        name: then the server is asked.
         """
         deleting = job.metadata.deletion_timestamp is not None
         over = job.status.terminal and not given_up(job.status)

@@ -73,9 +73,9 @@ def pair_run(job: Job, busbw_gbps: float | None) -> PairRun | None:
     attributed = find(job.status.conditions, ConditionType.ATTRIBUTED)
     if attributed is None or attributed.status is ConditionStatus.UNKNOWN:
         return PairRun(Round(number), pair)
-    state, blocker = _judged(job.status)
-    ended_at = attributed.last_transition_time
-    return PairRun(Round(number), pair, state, busbw_gbps, clip(blocker, BLOCKER_BYTES), ended_at)
+    state, why = _judged(job.status)
+    blocker = f"{clip(why, BLOCKER_BYTES).rstrip('.')} (Job {job.metadata.name})" if why else ""
+    return PairRun(Round(number), pair, state, busbw_gbps, blocker, attributed.last_transition_time)
 
 
 def _judged(status: JobStatus) -> tuple[PairState, str]:

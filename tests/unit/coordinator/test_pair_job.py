@@ -158,9 +158,11 @@ DONE = ("Attributed", "True", "NothingToAttribute", "")
 def test_only_a_judged_threshold_makes_a_pair_fast_or_slow(
     build: Any, conditions: list[tuple[str, str, str, str]], state: PairState | None, blocker: str
 ) -> None:
-    run = pair_run(child(build, *conditions), 48.0)
+    job = child(build, *conditions)
+    run = pair_run(job, 48.0)
     assert run is not None
-    assert (run.round, run.pair, run.state, run.blocker) == (Round.SECOND, ("n1", "n2"), state, blocker)
+    assert (run.round, run.pair, run.state) == (Round.SECOND, ("n1", "n2"), state)
+    assert run.blocker == (f"{blocker} (Job {job.metadata.name})" if blocker else "")
 
 
 def test_a_slow_or_failed_pair_names_neither_of_its_nodes(build: Any, conditions: Any) -> None:
