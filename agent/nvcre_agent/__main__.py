@@ -69,7 +69,11 @@ def _once(command: str, arguments: list[str]) -> int:
             return 2
 
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
 def _run(arguments: list[str]) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # one that comes before they have handlers waits for those
     configured = config.parse(arguments)
     try:
         named_files.read(configured.xid_catalogue, configured.limits).use()
@@ -95,6 +99,7 @@ async def _serve(configured: Config, arguments: list[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, agent.reload)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
         await agent.run(stop)
     except TaskEndedError:

@@ -100,7 +100,7 @@ class Agent:
         self._metrics.read = self._report.readings
 
     def reload(self) -> None:
-        self._reloader.reload()
+        self._reloader.soon()
 
     def _apply(self, config: Config) -> None:
         """The settings that may change while the agent runs."""

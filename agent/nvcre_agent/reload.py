@@ -18,7 +18,7 @@ from nvcre_agent.kernel.growth import DirectoryChanges
 
 log = logging.getLogger(__name__)
 
-SETTLE_S = 0.5  # a file is written in several steps
+SETTLE_S = 0.5  # a file is written in several steps, and signals may come by the thousand
 _MOUNTED = "..data"  # the link that kubelet swaps when a mounted ConfigMap changes
 
 
@@ -62,6 +62,15 @@ class Reloader:
         self._tell()
         return self.outcome
 
+    def soon(self) -> None:
+        """Once for all who ask in the next moment: each reload reads files, in the event loop."""
+        if self._pending is None:
+            self._pending = asyncio.get_running_loop().call_later(SETTLE_S, self._settled)
+
+    def _settled(self) -> None:
+        self._pending = None
+        self.reload()
+
     def watch(self) -> bool:
         """Reload when the file changes; False where it cannot be watched, then only when somebody asks."""
         directory = (self.running.config_file or configuration.DEFAULT_FILE).parent
@@ -91,7 +100,8 @@ class Reloader:
             return
         if self._pending is not None:
             self._pending.cancel()
-        self._pending = asyncio.get_running_loop().call_later(SETTLE_S, self.reload)
+            self._pending = None
+        self.soon()
 
     def _tell(self) -> None:
         now, file = self.outcome, self.running.config_file

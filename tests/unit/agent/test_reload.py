@@ -74,6 +74,30 @@ def test_the_xid_catalogue_is_read_again_though_its_name_stays_and_a_wrong_one_c
     assert len(applied) == 1
 
 
+async def test_a_storm_of_signals_is_one_reload_that_sees_the_last_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload reads files in the event loop: a thousand held it for seconds."""
+    monkeypatch.setattr(reload, "SETTLE_S", 0.01)
+    before = parse(["--node-name", "n"], {})
+    wanted, reread = "info", 0
+
+    def read() -> Config:
+        nonlocal reread
+        reread += 1
+        return replace(before, log_level=wanted)
+
+    one, _ = reloader(read, before)
+    for level in ("debug", "warning") * 500:
+        wanted = level
+        one.soon()
+    for again in (1, 2):
+        async with asyncio.timeout(60):
+            while reread < again:  # noqa: ASYNC110 - until the timer has run
+                await asyncio.sleep(0.01)
+        assert (reread, one.running.log_level) == (again, "warning")
+        one.soon()
+    one.close()
+
+
 async def test_a_changed_file_is_noticed_as_an_editor_and_as_a_mounted_configmap_change_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
