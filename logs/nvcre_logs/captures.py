@@ -28,6 +28,7 @@ class Progress:
     elapsed_s: float | None = None
     loss: float | None = None
     tflops: float | None = None
+    batch: int | None = None  # samples a step
 
     def take(self, capture: Captures) -> bool:
         step, target = capture.integer("progressStep"), capture.integer("progressTarget")
@@ -40,7 +41,15 @@ class Progress:
         self.elapsed_s = either(_clock_seconds(capture.text("progressElapsed")), self.elapsed_s)
         self.loss = either(capture.number("progressLoss"), self.loss)
         self.tflops = either(capture.number("progressTflops"), self.tflops)
+        self.batch = either(capture.integer("progressBatch"), self.batch)
         return capture.has_progress
+
+    def step_of(self, capture: Captures) -> int | None:
+        """What the step's own line says, in steps or in samples, else what was said before it."""
+        step = capture.integer("globalStep", "iteration")
+        if step is None and (samples := capture.integer("samples")) is not None:
+            step = samples // (self.batch or 1)
+        return either(step, self.step)
 
 
 @dataclass(frozen=True, slots=True)

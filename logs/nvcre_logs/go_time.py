@@ -1,5 +1,7 @@
 """Go reference-time layouts (`2006-01-02 15:04:05.999999`), as LogProfiles hold them, compiled to a parser.
 
+A layout of its own is `unix-ms`, for programs that print milliseconds since 1970 (MLPerf).
+
 Covers what time.Parse of Go accepts for these fields (https://pkg.go.dev/time#pkg-constants): a fraction may follow the
 seconds even where the layout has none; a layout without a zone means UTC; names of months and days ignore case.
 """
@@ -47,6 +49,8 @@ _PATTERNS: dict[str, tuple[str, str]] = {
     "-07": ("zone", _ZONE),
 }
 _MAX_LAYOUT = 128
+UNIX_MS = "unix-ms"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ISO = re.compile(r"2006-01-02[T ]15:04:05(?:[.,](?:0+|9+))?")
 _FRACTION = r"(?:[.,](?P<fraction>[0-9]{1,9}))?"
 
@@ -85,6 +89,8 @@ def compile_layout(layout: str) -> GoTimeParser:
     """Raises LayoutError."""
     if not layout or len(layout) > _MAX_LAYOUT:
         raise LayoutError(f"a layout has 1 to {_MAX_LAYOUT} characters")
+    if layout == UNIX_MS:
+        return GoTimeParser(layout, re.compile(r"(?P<unix_ms>[0-9]{1,15})"))
     pattern, position = [], 0
     seen: set[str] = set()
     for token in _TOKENS.finditer(layout):
@@ -110,6 +116,8 @@ def compile_layout(layout: str) -> GoTimeParser:
 
 
 def _build(fields: dict[str, str]) -> datetime:
+    if "unix_ms" in fields:
+        return _EPOCH + timedelta(milliseconds=int(fields["unix_ms"]))
     year = int(fields["year"]) if "year" in fields else _short_year(fields.get("short_year"))
     month = int(fields.get("month", "1"))
     if "month_name" in fields:

@@ -20,7 +20,7 @@ import msgspec
 import re2
 
 from nvcre_logs.captures import SECONDS, Captures, Progress, either
-from nvcre_logs.go_time import GoTimeParser, LayoutError, compile_layout
+from nvcre_logs.go_time import UNIX_MS, GoTimeParser, LayoutError, compile_layout
 from nvcre_logs.linear_pattern import required_literal
 from nvcre_logs.lines import DIGITS_ALIKE, Line, is_time, plain, split_prefix, unwrap
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
@@ -304,9 +304,7 @@ class TrainingReader:
             self.progress_lines += 1
         if not capture.has_record:
             return None
-        step = capture.integer("globalStep", "iteration")
-        if step is None:
-            step = progress.step
+        step = progress.step_of(capture)
         if step is None:
             return None
         last = capture.integer("lastStep")
@@ -349,6 +347,8 @@ class TrainingReader:
 
     def _printed(self, text: str, time: datetime) -> str:
         """ISO, with the digits of a fraction that `text` has."""
+        if self._profile.layout.layout == UNIX_MS:
+            return time.replace(tzinfo=None).isoformat(timespec="milliseconds")
         if self._profile.layout.is_iso:
             return f"{text[:10]}T{text[11:].replace(',', '.')}"
         fraction = _FRACTION.search(text)

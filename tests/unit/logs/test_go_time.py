@@ -18,6 +18,7 @@ from nvcre_logs.go_time import LayoutError, compile_layout
         ("Monday, 02-Jan-06 15:04:05 -0700", "Thursday, 05-Feb-26 18:03:52 +0200",
          datetime(2026, 2, 5, 16, 3, 52, tzinfo=UTC)),
         ("1/2/2006 3:04PM", "2/5/2026 4:03pm", datetime(2026, 2, 5, 16, 3, tzinfo=UTC)),
+        ("unix-ms", "1770000000250", datetime(2026, 2, 2, 2, 40, 0, 250000, tzinfo=UTC)),
         ("2006-002 15:04:05,000", "2026-036 16:03:52,125", datetime(2026, 2, 5, 16, 3, 52, 125000, tzinfo=UTC)),
     ],
 )  # fmt: skip
@@ -38,6 +39,7 @@ def test_what_does_not_fit_is_no_time(text: str) -> None:
         ("2006-01-02T15:04:05Z07:00", "0001-01-01T00:00:00+05:00"),
         ("2006-01-02T15:04:05Z07:00", "9999-12-31T23:59:59-05:00"),
         ("2006-002", "9999-999"),
+        ("unix-ms", "9" * 15),
     ],
 )
 def test_a_time_beyond_the_calendar_is_none(layout: str, text: str) -> None:

@@ -267,6 +267,35 @@ def test_the_fields_of_a_lightning_bar_come_and_go(fields: str, loss: float | No
     assert (record["step"], record["loss"], record["time_s"]) == (794, loss, time_s)
 
 
+def mlperf(key: str, value: str = "null", samples: int = 0, name: str = "samples_count") -> str:
+    return (
+        f':::MLLOG {{"namespace": "", "time_ms": {1770000000123 + samples * 10}, "event_type": "POINT_IN_TIME", '
+        f'"key": "{key}", "value": {value}, "metadata": {{"file": "cb.py", "lineno": 161, "{name}": {samples}}}}}\n'
+    )
+
+
+@pytest.mark.parametrize("label", ["", " 0: ", "[rank0]:"])
+@pytest.mark.parametrize("name", ["samples_count", "step"])
+@pytest.mark.parametrize("batch", ["512", None])
+def test_mlperf_counts_samples(label: str, name: str, batch: str | None) -> None:
+    log = [mlperf("init_start"), mlperf("global_batch_size", batch) if batch else "", mlperf("run_start")]
+    for samples in (512, 1024, 1536):
+        log += [
+            mlperf("tracked_stats", '{"throughput": 41.5}', samples, name),
+            mlperf("tracked_stats", '{"epoch_timing": 1.5}', samples, name),
+            mlperf("eval_start", "null", samples),
+        ]
+    found = parsed("".join(label + line for line in "".join(log).splitlines(keepends=True)))
+    assert (found["framework"], column(found, "step")) == ("mlperf", [1, 2, 3] if batch else [512, 1024, 1536])
+    assert column(found, "timestamp")[0] == "2026-02-02T02:40:05.243"
+    assert found["step_time"]["mean_s"] == (5.12 if batch else 0.01)
+
+
+def test_the_loss_that_mlperf_tracks_is_the_step_s() -> None:
+    found = parsed(mlperf("tracked_stats", '{"throughput": 41.5, "train_loss": 1.25}', 4))
+    assert column(found, "loss") == [1.25]
+
+
 def test_hf_trainer_v5_quotes_its_values_and_evaluates_in_between() -> None:
     log = (
         "***** Running training *****\n  Total optimization steps = 1,000\n"
