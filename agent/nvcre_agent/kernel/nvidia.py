@@ -31,7 +31,7 @@ _SXID_DETAIL = ("Severity ", "Data {")
 _BUS_DROP = re.compile(rf"NVRM: GPU (?:at (?:PCI:)?)?({_PCI}):? ((?:GPU )?has fallen off the bus\.?)")
 _RM_INIT = re.compile(rf"NVRM: GPU (?:at PCI:)?({_PCI}): (RmInitAdapter(?: failed!|: Cannot initialize GSP).{{0,200}})")
 _RM_INIT_NO_DEVICE = re.compile(
-    r"NVRM: (RmInitAdapter: Cannot initialize GSP firmware RM.{0,200}"
+    r"NVRM: (?:GPU\d{1,3} )?(RmInitAdapter: Cannot initialize GSP firmware RM.{0,200}"
     r"|RmInitAdapter failed!.{0,200}"
     r"|.{0,64}failed to wait for GFW boot complete.{0,200}"
     r"|The NVIDIA probe routine failed for \d+ device\(s\)\.?"

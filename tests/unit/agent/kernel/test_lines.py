@@ -159,6 +159,7 @@ def test_an_unsupported_gpu_is_configuration_not_a_bus_loss() -> None:
     [
         ("NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)", "rm_init_failed", {"pci": "0000:0a:00.0"}),
         ("NVRM: RmInitAdapter: Cannot initialize GSP firmware RM", "rm_init_failed", {"pci": None}),
+        ("NVRM: GPU0 RmInitAdapter: Cannot initialize GSP firmware RM", "rm_init_failed", {"pci": None}),
         ("NVRM: The NVIDIA probe routine failed for 1 device(s).", "rm_init_failed", {"pci": None}),
         (
             "pcieport 0000:00:01.0: AER: Corrected error received: id=ae00",
