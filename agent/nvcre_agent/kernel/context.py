@@ -48,7 +48,7 @@ _NOTES = {
     r"pcieport .{1,64}: pciehp: Slot\(.{1,16}\): (?:Link Down|Card not present)": "a PCIe slot lost its card",
     r"Kernel panic - not syncing": "kernel panic",
     r"(?:NMI )?watchdog: .{0,32}(?:soft lockup|hard LOCKUP)|rcu: INFO: .{0,32}stall": "a CPU was stuck",
-    r"mce: \[Hardware Error\]: Machine check events logged": "machine checks: rasdaemon or mcelog says which",
+    r"(?:mce: )?\[Hardware Error\]: Machine check events logged": "machine checks: rasdaemon or mcelog says which",
     r"mce: CPU\d{1,5}: .{0,32}temperature.{0,16}above threshold": "a CPU is too hot and throttles",
     r"GPU reset executed: GPU-[0-9a-f-]{36}, success: (?:true|false)": "a GPU was reset",
 }

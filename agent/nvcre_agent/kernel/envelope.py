@@ -74,7 +74,7 @@ _MONTH = r"(?:[^\W\d_]{3,4}|\d{1,2}[\u6708\uc6d4])"  # Chinese, Japanese and Kor
 _DATE = rf"({_MONTH})\.? {{1,2}}(\d{{1,2}})"
 _HUMAN = re.compile(
     rf"\[(?:[^\W\d_]{{1,4}}\.? )?{_DATE} (\d\d):(\d\d)(?::(\d\d)(?:\.\d{{1,9}})?)?"
-    r"(?: (\d{4}))?(?: <[^>]{1,24}>)?\] ?"
+    r"(?: [A-Z]{3,5})?(?: (\d{4}))?(?: <[^>]{1,24}>)?\] ?"
 )
 _BRACKETED_ISO = re.compile(r"\[(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?)\]:? ?")
 _RELATIVE = re.compile(r"\[ {0,16}[+<] {0,16}\d{1,12}\.\d{1,9}>?\] ?")
@@ -117,6 +117,8 @@ def unwrap(line: str) -> Line:
     """Peel `line`; linear in its length."""
     if "\x1b" in line or "^[[" in line:
         line = _ANSI.sub("", line)
+    if not line.isascii():
+        line = line.removeprefix("\ufeff").replace("\xa0", " ")  # of files put together, of web pages
     if "\t" in line[:_HEAD]:
         line = line[:_HEAD].replace("\t", " ") + line[_HEAD:]
     peeled = _Peeled(line)
@@ -179,13 +181,13 @@ class _Peeled:
             if (caller := _CALLER.match(rest, after)) is not None:
                 after = caller.end()
             self._keep(after, Writer.KERNEL, Stamp(found[1], Clock.UPTIME))
-            if self._outermost and (tag := _HOST_TAG.match(self.rest)) is not None and tag[3] in _KERNEL_TAGS:
-                self._tag(tag)  # journalctl -o short-monotonic
+            self._host_and_tag()  # journalctl -o short-monotonic
             return True
         if (found := _HUMAN.match(rest)) is not None:
             self.done = _UPTIME.match(rest, found.end()) is None
             clock = Clock.CALENDAR if found[6] else Clock.YEARLESS
             self._keep(found.end(), Writer.KERNEL, Stamp(found[0].strip("[] "), clock))
+            self._host_and_tag()
             return True
         if (found := _BRACKETED_ISO.match(rest)) is not None:
             self._keep(found.end(), None, Stamp(found[1], Clock.CALENDAR))
@@ -194,6 +196,10 @@ class _Peeled:
             self._keep(found.end(), Writer.KERNEL, None)
             return True
         return False
+
+    def _host_and_tag(self) -> None:
+        if self._outermost and (tag := _HOST_TAG.match(self.rest)) is not None and tag[3] in _KERNEL_TAGS:
+            self._tag(tag)
 
     def _priority(self, rest: str) -> bool:
         if (found := _PRIORITY.match(rest)) is None:

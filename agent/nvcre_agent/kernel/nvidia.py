@@ -17,10 +17,9 @@ _GPU_INSTANCE = re.compile(r"\bGPU-I: *(\d{1,4})\b")
 _COMPUTE_INSTANCE = re.compile(r"\bGPU-CI: *(\d{1,4})\b")
 _CLUSTER = re.compile(r"\bGPC (\d{1,3}), TPC (\d{1,3})\b")
 _MMU_CLIENT = re.compile(r"\b((?:GPC|HUB)CLIENT_\w{1,32}) faulted\b")
-_QUOTE = "['\"\u2018\u2019\u201c\u201d]?"  # word processors change the driver's
-_PID = re.compile(rf"pid=({_QUOTE}<unknown>{_QUOTE}|\d{{1,10}})(?:, *|$)")
-_NAMELESS = re.compile(rf"(?:{_QUOTE}<unknown>{_QUOTE})?")
-_NAME = re.compile(r"name=([^,]{0,64})(?:, *|$)")
+_QUOTE = "['\"\u2018\u2019\u201c\u201d]?"  # people and word processors change the driver's
+_PID = re.compile(rf"pid={_QUOTE}(<[^>,]{{1,16}}>|\d{{1,10}}){_QUOTE}(?:, *|$)")
+_NAME = re.compile(rf"name={_QUOTE}([^,]{{0,64}}?){_QUOTE}(?:, *|$)")
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,9})")
 _LINK = re.compile(r"\b[Ll]ink (\d{1,3})\b")
 _NVLINK_CODES = frozenset({74, 136, 155, 166, 170})
@@ -50,7 +49,7 @@ def xid(line: str) -> KernelEvent | None:
         pid = int(field[1]) if field[1].isdigit() else None
         position = field.end()
     if (field := _NAME.match(line, position)) is not None:
-        process = None if _NAMELESS.fullmatch(field[1]) else field[1]
+        process = None if field[1] in ("<unknown>", "") else field[1]
         position = field.end()
     message = line[position:]
     nvlink = severity = action = None

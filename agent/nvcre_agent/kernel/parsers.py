@@ -33,11 +33,12 @@ class LineParser:
 
     def feed(self, text: str, line: int = 0) -> Iterator[KernelEvent]:
         """The events of one record; `line` is what the caller calls its place, for `KernelEvent.line`."""
-        lines = text.lstrip("\n").split("\n")
-        self._driver_record = lines[0].startswith(DRIVER)
-        for one in lines if self._driver_record else lines[:1]:
-            if (event := self._line(one[:MAX_LINE].rstrip("\r"), line)) is not None:
-                yield event if event.line else replace(event, line=line)
+        first, *others = text.lstrip("\n").split("\n")
+        self._driver_record = first.startswith(DRIVER)
+        if (event := self._line(first[:MAX_LINE].rstrip("\r"), line)) is not None:
+            yield event if event.line else replace(event, line=line)
+        for other in others if self._driver_record else ():
+            yield from self.feed_rest(other, line)
 
     @property
     def unfinished(self) -> int | None:
@@ -50,7 +51,12 @@ class LineParser:
 
     def feed_rest(self, text: str, line: int = 0) -> Iterator[KernelEvent]:
         """A further line of the record that was fed last, where a log gives a record's lines one by one."""
-        if self._driver_record and (event := self._line(text[:MAX_LINE].rstrip("\r"), line)) is not None:
+        if not self._driver_record:
+            return
+        one = text[:MAX_LINE].rstrip("\r")
+        if self.unfinished is not None and not one.startswith(DRIVER):
+            one = f"{DRIVER}{one.strip()}"
+        if (event := self._line(one, line)) is not None:
             yield event if event.line else replace(event, line=line)
 
     def _line(self, line: str, number: int) -> KernelEvent | None:

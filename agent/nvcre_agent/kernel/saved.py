@@ -16,12 +16,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import BinaryIO, TextIO, cast
 
 from nvcre_agent.kernel import columns, dull
 from nvcre_agent.kernel.envelope import Line, Stamp, Writer, unwrap
 from nvcre_agent.kernel.fields import FieldBlock
 from nvcre_agent.kernel.objects import object_line, replaced
+from nvcre_agent.kernel.outside import FIRST_LINES, learned_prefix
 from nvcre_agent.kernel.parsers import DRIVER
 
 MAX_LINE = 64 * 1024
@@ -83,8 +85,12 @@ class SavedLog:
         self._parts: dict[str, tuple[int, str]] = {}  # stdout and stderr of a container: what waits for its end
 
     def __iter__(self) -> Iterator[Entry]:
-        for number, raw in self._lines():
-            yield from self._entries(number, raw)
+        lines = self._lines()
+        first = list(islice(lines, FIRST_LINES))
+        prefix = learned_prefix([raw for _, raw in first])
+        for number, raw in chain(first, lines):
+            begins = 0 if prefix is None or (found := prefix.match(raw)) is None else found.end()
+            yield from self._entries(number, raw[begins:])
         if self._block is not None:
             yield from self._end_of_block()
         for number, line in self._parts.values():  # cut before its end

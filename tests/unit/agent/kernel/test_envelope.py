@@ -8,6 +8,7 @@ from nvcre_agent.kernel.saved import SavedLog
 from nvcre_agent.kernel_log_reading import Reading, Told
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."
+BUS = "GPU has fallen off the bus."
 PREFIXES = {
     "dmesg": "[  200.011791] ",
     "dmesg with callers": "[  200.011791] [   T4242] ",
@@ -21,6 +22,10 @@ PREFIXES = {
     "dmesg -x": "kern  :err   : [  200.011791] ",
     "dmesg --time-format iso": "2026-05-05T05:05:05,123456+00:00 ",
     "dmesg -x --time-format iso": "kern  :err   : 2026-05-05T05:05:05,123456+02:00 ",
+    "dmesg -T with a zone": "[Tue May  5 05:05:05 UTC 2026] ",
+    "dmesg -T with a host and a tag": "[Tue May  5 05:05:05 2026] n101 kernel: ",
+    "dmesg copied from a web page": "[  200.011791]\xa0",
+    "files put together": "\ufeff[  200.011791] ",
     "dmesg in colours": "\x1b[32m[  200.011791] \x1b[0m\x1b[33m",
     "kmsg": "3,339,200011791,-;",
     "kmsg with a caller": "3,339,200011791,-,caller=T4242;",
@@ -74,6 +79,31 @@ def test_what_stands_before_the_kernel_s_text(prefix: str) -> None:
     [one] = told
     assert (one.event.code, one.event.pci, one.event.message) == (79, "0000:3b:00", "GPU has fallen off the bus.")
     assert reading.node_suspect
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[SOL] [  200.011791] ",
+        "[1,0]<stdout>: [  200.011791] ",
+        "n101: 0: [  200.011791] ",
+        "12) [  200.011791] ",
+        "n101 kernel: ",
+        "2026/05/05 05:05:05 n101 kernel: [  200.011791] ",
+        "05:05:05 n101 kernel: ",
+        "1777957505 n101 kernel: ",
+    ],
+)
+def test_a_prefix_of_no_known_tool_is_learned_from_the_first_lines(prefix: str) -> None:
+    told, reading = read(f"{prefix}usb 1-1: new device\n{prefix}{XID}\n{prefix.replace('0', '7')}{XID}\n")
+    assert [(one.event.line, one.event.message) for one in told] == [(2, BUS), (3, BUS)]
+    assert reading.node_suspect
+
+
+@pytest.mark.parametrize("prefix", ['INFO saw "[  200.011791] ', "INFO it said: "])
+def test_a_program_s_words_before_a_quote_are_no_prefix(prefix: str) -> None:
+    told, _ = read(f"{prefix}{XID}\n" * 3)
+    assert told == []
 
 
 FORGED_PREFIXES = {
