@@ -9,11 +9,11 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from nvcre_kube.client import ApiError, KubeClient
-from nvcre_kube.resources import NAMESPACES, PODS
+from nvcre_kube.resources import NAMESPACES, PODS, TRAIN_JOBS, JsonObject
 from nvcre_local.control_plane.plane import AUDIT_DIRECTORY, wait_for_service_account
 from nvcre_local.control_plane.projects import KUBERNETES, read
 from nvcre_local.scenario_file import read_scenario
@@ -117,6 +117,19 @@ class Api:
             assert loop.time() < until, f"it did not happen in time; pods: {await self.pods()}"
             await asyncio.sleep(0.1)
         return seen
+
+    async def create_train_job(self, train_job: JsonObject) -> JsonObject:
+        """Once it is admitted: Trainer's webhook reads runtimes from a cache, which may not have a new one yet."""
+
+        async def admitted() -> JsonObject | None:
+            try:
+                return await self.client.create(TRAIN_JOBS, train_job)
+            except ApiError as error:
+                if "must be created before the TrainJob" in error.message:
+                    return None
+                raise
+
+        return cast(JsonObject, await self.until(admitted))
 
     async def pods(self) -> dict[str, str]:
         """Name -> phase."""

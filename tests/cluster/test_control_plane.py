@@ -77,7 +77,7 @@ async def test_a_train_job_of_two_nodes_completes_on_our_kubelets(api: Api) -> N
             "trainer": {"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
         },
     }
-    await api.client.create(TRAIN_JOBS, trainjob)
+    await api.create_train_job(trainjob)
 
     async def complete() -> bool:
         seen = await api.client.get(TRAIN_JOBS, "two", api.namespace)

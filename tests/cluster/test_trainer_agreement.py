@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from nvcre_kube.client import ApiError
-from nvcre_kube.resources import CONFIG_MAPS, TRAIN_JOBS, TRAINING_RUNTIMES, JsonObject
+from nvcre_kube.resources import CONFIG_MAPS, TRAINING_RUNTIMES, JsonObject
 from nvcre_local import cluster_objects as objects
 from nvcre_local.node.trainjob_pods import ReplicatedJob, workload
 from nvcre_local.scenario_file import read_scenario
@@ -90,16 +89,7 @@ async def ask(api: Api, case: str, template: JsonObject, trainer: JsonObject) ->
             **({"trainer": trainer} if trainer else {}),
         },
     }
-
-    async def admitted() -> JsonObject | None:
-        try:
-            return await api.client.create(TRAIN_JOBS, train_job)
-        except ApiError as error:
-            if "must be created before the TrainJob" in error.message:  # Trainer's webhook reads runtimes from a cache
-                return None
-            raise
-
-    return cast(JsonObject, await api.until(admitted))
+    return await api.create_train_job(train_job)
 
 
 def of_replicated_job(ours: ReplicatedJob) -> tuple[int, int, Any]:

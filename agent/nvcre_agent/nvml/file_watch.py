@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import weakref
 from pathlib import Path
 
 _IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80  # linux/inotify.h
@@ -19,10 +20,8 @@ class FileWatch:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = -1
         self._poll = select.poll()
-        if self._fd >= 0:
-            self._poll.register(self._fd, select.POLLIN)
         self._on_file = False
         self._on_directory = False
         self._interrupts = -1
@@ -34,11 +33,20 @@ class FileWatch:
 
     def arm(self) -> None:
         """Before looking at the file, so that nothing written after the look is missed."""
+        if self._fd < 0:
+            self._open()
         if self._fd < 0 or self._on_file:
             return
         self._on_file = self._add(self._path, _IN_MODIFY)
         if not self._on_file and not self._on_directory:
             self._on_directory = self._add(self._path.parent, _IN_CREATE | _IN_MOVED_TO)
+
+    def _open(self) -> None:
+        """Only for who waits: a user has 128 of them unless the node is configured otherwise."""
+        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd >= 0:
+            self._poll.register(self._fd, select.POLLIN)
+            weakref.finalize(self, os.close, self._fd)
 
     def _add(self, path: Path, mask: int) -> bool:
         return bool(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask) >= 0)
@@ -51,11 +59,6 @@ class FileWatch:
         for fd in ready:
             _empty(fd)
         return self._interrupts in ready
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def _empty(fd: int) -> None:
