@@ -73,6 +73,11 @@ class ClockSamples:
         upper = (*self.upper, sent_at - asked_at)[-MAX_SAMPLES:] if told and asked_at is not None else self.upper
         return ClockSamples(lower, upper)
 
+    @property
+    def doubtful(self) -> bool:
+        """The newest heartbeat was slow, or the clock was set back: only a question tells which."""
+        return bool(self.lower) and max(self.lower) - self.lower[-1] > NEGLIGIBLE
+
     def estimate(self) -> ClockOffset | None:
         """None before the first heartbeat."""
         if not self.lower:

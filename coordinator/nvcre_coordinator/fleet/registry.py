@@ -224,6 +224,8 @@ class AgentRegistry:
         if asked_at is not None:
             self._flush(agent.node)
         self.stored(agent.node)
+        if asked_at is None and agent.samples.doubtful:
+            self._ask(agent, now)
         if agent.wanted_through is not None and agent.asks_left > 0:
             self._ask(agent, now)  # the answer was older than the question of somebody else
         # also what did not change the confirmation may matter: foreign processes, a first heartbeat

@@ -114,9 +114,7 @@ def test_times_are_compared_on_one_clock(build: Any) -> None:
     assert run.behind((9, 50), (9, 50 - 3600)) == []
     assert run.behind((9, 50), (9, 47 - 3600)) == ["r1"]  # both clocks are known well: 2 s are enough
     run.pods = tuple(msgspec.structs.replace(pod, clock_ahead_s=-1) for pod in run.pods)
-    assert (
-        run.behind((9, 50), (9, 50)) == []
-    )  # r1's kubelet is no hour behind: its agent cannot make r0 the earlier one
+    assert run.behind((9, 50), (9, 50)) == []  # r1's kubelet is no hour behind: r0 is not the earlier one
     vague = Run(build, 2, n0=right, n1=ClockOffset(timedelta(0), timedelta(seconds=10)))
     assert vague.behind((9, 50), (9, 40)) == []
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from nvcre_coordinator.fleet.registry import AgentRegistry, ConnectedAgent
+from nvcre_protos import nvcre_agent_v1_pb2 as pb
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -42,3 +43,16 @@ async def test_a_node_that_was_made_anew_under_its_agent_is_missed_again() -> No
     registry.now += timedelta(minutes=1)
     registry.disconnect(agent)
     assert registry.lost_since() == {"node-1": registry.now}
+
+
+async def test_a_clock_that_was_set_back_is_asked_for_at_once() -> None:
+    registry = Registry()
+    agent = registry.connected("node-1")
+    registry.heard(agent, pb.Heartbeat(), registry.now, None)
+    assert agent.outbound.empty()
+    registry.now += timedelta(seconds=30)
+    registry.heard(agent, pb.Heartbeat(), registry.now - timedelta(hours=1), None)
+    sync = agent.outbound.get_nowait().sync
+    registry.heard(agent, pb.Heartbeat(sync_id=sync.id), registry.now - timedelta(hours=1), None)
+    assert agent.clock.correction == timedelta(hours=-1)
+    assert agent.outbound.empty()
