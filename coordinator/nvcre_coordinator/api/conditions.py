@@ -68,6 +68,7 @@ class Reason(StrEnum):
     # events only
     MEASUREMENT_CREATION_ERROR = "MeasurementCreationError"
     LATE_EVIDENCE = "LateHardwareEvidence"
+    MAINTENANCE_EVIDENCE = "HardwareEvidenceInMaintenance"
     APPLICATION_ERROR = "ApplicationError"
     DETECTOR_ERROR = "DetectorError"
     PAIR_CREATED = "PairCreated"

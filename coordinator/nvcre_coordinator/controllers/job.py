@@ -29,7 +29,7 @@ from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core import job_lifecycle, restart
 from nvcre_coordinator.core.conditions import flips
-from nvcre_coordinator.core.health_verdicts import application_errors, evidence, late_incidents
+from nvcre_coordinator.core.health_verdicts import application_errors, evidence, late_incidents, spared_incidents
 from nvcre_coordinator.core.incidents import Incident
 from nvcre_coordinator.core.job_conclusion import concluded, ended_at, pairing
 from nvcre_coordinator.core.naming import workload_name
@@ -143,6 +143,8 @@ class JobController:
                 continue
             self._announce(job, written, blind)
             self._watch_nodes(key, written, seen.group)
+            for node in self._nodes_of.get(key, frozenset()) & seen.healths.keys():
+                self._tell(key, seen.healths[node])
             if written.view is not None:
                 self._end_attempt(written.view, decision.actions)
             if written.view is not None and concluded(written.view.status):
@@ -330,24 +332,26 @@ class JobController:
             return
         for key in self._jobs_on.get(new.node, ()):
             self._enqueue(key)
-            self._tell(key, new)
 
     def _tell(self, key: Key, health: NodeHealth) -> None:
-        """What hit the Job's own processes, and evidence beyond the run's window: Events, never a blame."""
+        """What hit the Job's own processes, and evidence beyond the run's window or of a maintenance: never a blame."""
         job = self._current(key)
         window = self._observer.window(job.view) if job is not None and job.view is not None else None
         if job is None or window is None:
             return
         for incident in late_incidents(health, window):
             note = f"after the end of the run, node {health.node}: {evidence(incident).message}"
-            self._tell_once(job.raw, incident, Reason.LATE_EVIDENCE, note)
+            self._tell_once(job.raw, health.node, incident, Reason.LATE_EVIDENCE, note)
+        for incident in spared_incidents(health, window):
+            note = f"node {health.node} was in maintenance and is not blamed: {evidence(incident).message}"
+            self._tell_once(job.raw, health.node, incident, Reason.MAINTENANCE_EVIDENCE, note)
         for incident in application_errors(health, window, short_workload(*key)):
             process = f" (process {incident.pid}{f', {incident.process}' if incident.process else ''})"
             note = f"node {health.node}: {evidence(incident).message}{process if incident.pid else ''}; not its fault"
-            self._tell_once(job.raw, incident, Reason.APPLICATION_ERROR, note)
+            self._tell_once(job.raw, health.node, incident, Reason.APPLICATION_ERROR, note)
 
-    def _tell_once(self, job: dict[str, Any], incident: Incident, reason: Reason, note: str) -> None:
-        mark = (str(job["metadata"].get("uid")), incident.id)
+    def _tell_once(self, job: dict[str, Any], node: str, incident: Incident, reason: Reason, note: str) -> None:
+        mark = (str(job["metadata"].get("uid")), f"{node} {incident.id}")
         if mark not in self._told:
             self._told.add(mark)
             self._events.record(job, type="Warning", reason=reason, note=note)

@@ -7,6 +7,7 @@ application faults and unknown codes are shown and never blame (DESIGN 6.1).
 
 from __future__ import annotations
 
+import msgspec
 from nvcre_protos.vocabulary import ComponentKind, FaultClass, IncidentKind
 
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
@@ -37,6 +38,17 @@ def blamed_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, .
 def late_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
     """Those that count but opened after the window closed: told by an Event, never blamed on the run."""
     return tuple(incident for incident in health.open if is_fault(incident) and window.too_late(incident.first_seen))
+
+
+def spared_incidents(health: NodeHealth, window: RunWindow) -> tuple[Incident, ...]:
+    """Those that would count, were they not of a maintenance: told by an Event, whether they last or have ended."""
+    return tuple(
+        incident
+        for incident in (*health.open, *health.closed)
+        if incident.during_maintenance
+        and is_fault(msgspec.structs.replace(incident, during_maintenance=False))
+        and window.covers(incident.first_seen, incident.recovered_at)
+    )
 
 
 def application_errors(health: NodeHealth, window: RunWindow, workload: str) -> tuple[Incident, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from nvcre_kube.client import ApiError
-from nvcre_kube.resources import EVENTS, JOBS, LEASES, NODE_HEALTHS, PODS, TRAIN_JOBS
+from nvcre_kube.resources import EVENTS, JOBS, LEASES, NODE_HEALTHS, NODES, PODS, TRAIN_JOBS
 from support.eventually import eventually
 from support.fleet import NAMESPACE, Fleet, RealAgent, fleet, gpu_pci
 
@@ -145,6 +145,25 @@ async def test_07_a_contained_memory_error_is_told_to_the_job_and_the_node_stays
     status = await verdict(site, "contained", "Healthy")
     assert xids(status, 94)[0]["workload"].startswith(f"{NAMESPACE}/contained#")
     assert await failed_nodes(site, "contained") == []
+
+
+async def test_37_a_fault_in_a_maintenance_is_told_to_the_job_that_it_hit_and_blames_nobody(site: Fleet) -> None:
+    agent = await start(site, "serviced")
+    await site.run_job("serviced", ["serviced"])
+    await site.client.merge_patch(NODES, "serviced", {"metadata": {"labels": {"nvcre.nvidia.com/maintenance": "rma"}}})
+    await verdict(site, "serviced", "Maintenance")
+    agent.kernel(1, xid(5, LOST))
+    await health(site, "serviced", lambda status: xids(status, 79), "told of Xid 79")
+    await site.reboot(agent, "boot-2")
+    await health(site, "serviced", lambda status: status.get("closedIncidents"), "told of its end")
+
+    async def told() -> list[str]:
+        events = await site.client.list(EVENTS, NAMESPACE)
+        notes = [event["message"] for event in events if event["reason"] == "HardwareEvidenceInMaintenance"]
+        return [note for note in notes if "node serviced was in maintenance and is not blamed: Xid 79" in note]
+
+    await eventually(told, what="an Event for the Job", within_s=WITHIN_S)
+    assert await failed_nodes(site, "serviced") == []
 
 
 async def test_20_43_47_what_a_process_wrote_into_the_kernel_log_is_shown_and_blames_nobody(site: Fleet) -> None:

@@ -3,9 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from nvcre_coordinator.core.escalation import is_fault
-from nvcre_coordinator.core.health_verdicts import blamed_incidents, failed_node, late_incidents
+from nvcre_coordinator.core.health_verdicts import blamed_incidents, failed_node, late_incidents, spared_incidents
 from nvcre_coordinator.core.incidents import Component, Incident
 from nvcre_coordinator.core.node_health import NodeHealth, node_health
 from nvcre_coordinator.core.run_window import RunWindow
@@ -75,6 +76,18 @@ def test_evidence_after_the_window_is_late_and_not_blamed() -> None:
     health = NodeHealth("n1", open=(incident(),))
     assert blamed_incidents(health, window) == ()
     assert [late.id for late in late_incidents(health, window)] == ["i1"]
+
+
+def test_a_fault_of_a_maintenance_is_told_to_the_run_that_it_hit_and_blames_nobody() -> None:
+    window = RunWindow(NOW - timedelta(hours=1))
+    over = incident(id="over", during_maintenance=True, recovered_at=NOW)
+    health = NodeHealth(
+        "n1",
+        open=tuple(incident(id=f"open {blame}", during_maintenance=True, blame=blame) for blame in Blame),
+        closed=(over, msgspec.structs.replace(over, id="before", recovered_at=NOW - timedelta(days=1))),
+    )
+    assert [spared.id for spared in spared_incidents(health, window)] == ["open Yes", "over"]
+    assert blamed_incidents(health, window) == late_incidents(health, window) == ()
 
 
 def test_a_blind_monitor_is_read_from_the_status() -> None:
