@@ -18,6 +18,7 @@ from nvcre_local.cluster_yaml import load_documents
 from nvcre_cli.problems import UsageProblem
 
 MAX_BYTES = 4 << 20
+SCENARIO_KEYS = {"nodes", "product", "bandwidth", "faults", "expect"}
 
 RESOURCES = {(r.api_version, r.kind): r for r in vars(known).values() if isinstance(r, Resource)}
 
@@ -96,7 +97,9 @@ def _document(content: Any, where: str) -> Document:
         raise UsageProblem(f"{where} is not an object (a mapping with apiVersion, kind and metadata)")
     for key in ("apiVersion", "kind"):
         if not isinstance(content.get(key), str):
-            raise UsageProblem(f"{where}: {key} is missing")
+            is_scenario = SCENARIO_KEYS & content.keys()
+            remedy = "; a scenario is given with --scenario, beside a manifest" if is_scenario else ""
+            raise UsageProblem(f"{where}: {key} is missing{remedy}")
     resource = RESOURCES.get((content["apiVersion"], content["kind"]))
     if resource is None:
         raise UsageProblem(

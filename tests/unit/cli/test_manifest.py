@@ -55,6 +55,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for 
         ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}", "m.yaml: no Job"),
         ("[1]", "m.yaml: document 1 is not an object"),
         ("kind: Job", "m.yaml: document 1: apiVersion is missing"),
+        ("nodes: 4\nfaults: []", "apiVersion is missing; a scenario is given with --scenario, beside a manifest"),
         ("apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}", "Job of batch/v1 cannot be applied by this command"),
         (JOB.replace("{name: j}", "{}"), "m.yaml: document 1: metadata.name is missing"),
         (JOB + "---\n" + JOB.replace("{name: j}", "{name: 3}"), "m.yaml: document 2: metadata.name is missing"),
