@@ -62,8 +62,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     flags.add("kernel-log", "kernel log to write to; default: the one that the agent reads", None, "FILE")
     given = parser.parse_args(arguments)
     use_xid_catalogue(parser, given.xid_catalogue)
-    if not given.xid.isdecimal():
-        parser.error(f"--xid {given.xid!r} must be a number")
+    if not given.xid.isdecimal() or len(given.xid) > 9:
+        parser.error(f"--xid {given.xid[:32]!r} must be a number of the catalogue, such as 79")
     try:
         state = ask_agent(parser, given, environment, {"do": "state"})["state"]
         gpu = which_gpu(_gpus(state), given.gpu)

@@ -61,8 +61,7 @@ class Operations:
         return {"released": await self._nvml.release(for_s)}
 
     async def resume(self, _request: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._nvml.resume()
-        return {}
+        return {"resumed": self._nvml.resume()}
 
     async def reload(self, _request: Mapping[str, Any]) -> Mapping[str, Any]:
         outcome = self._reloader.reload()

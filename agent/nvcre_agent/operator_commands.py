@@ -74,9 +74,9 @@ def _set_healthy(arguments: Sequence[str], environment: Mapping[str, str]) -> in
     parser.add_argument("--reason", metavar="TEXT", default="", help="what was done, for whoever reads the event")
     given = _given(parser, arguments)
     request: dict[str, Any] = {"do": "set-healthy", "by": given.by, "reason": given.reason}
-    if given.incident:
+    if given.incident is not None:  # an empty one, of a shell variable that is not set, is not the whole node
         request["incident"] = given.incident
-    elif given.gpu:
+    elif given.gpu is not None:
         request["gpu"] = given.gpu
     else:
         request["node"] = True
@@ -107,7 +107,12 @@ def _release(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def _resume(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = _parser("resume", "Ends a release: the agent takes NVML again.")
     given = _given(parser, arguments)
-    return _ask(parser, given, environment, {"do": "resume"}, lambda _: print("the agent watches NVML again"))
+
+    def show(answer: Mapping[str, Any]) -> None:
+        taken = "the agent takes NVML again; `nvcre-agent state` shows when it sees"
+        print(taken if answer["resumed"] else "NVML was not released; `nvcre-agent state` shows what the agent sees")
+
+    return _ask(parser, given, environment, {"do": "resume"}, show)
 
 
 def _reload(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

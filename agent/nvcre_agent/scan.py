@@ -205,6 +205,8 @@ def _blind(
     elif snapshot is not None and through_s == 0:
         yield NotSeen("kernel-log", "NotReadToItsEnd", f"NVML events or {kernel_log} did not come to an end in time")
     for finding in watch.waiting:
+        if finding.check == "gpu_unreadable":
+            continue  # _not_seen tells it already, and of one GPU only
         wait_s = in_use().hysteresis[finding.check].raise_after_s
         message = f"{finding.message}; a fault if it lasts for {wait_s:g} s, so look again"
         yield NotSeen(finding.check, "Waiting", message, finding.component.uuid)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nvcre_protos.vocabulary import Blame, FaultClass
+from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass
 
 from nvcre_agent.checks import gpu as gpus
 from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.checks.limits import Limits
-from nvcre_agent.checks.model import Finding, Undecided
+from nvcre_agent.checks.model import Component, Finding, Undecided
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, Snapshot, Unread
 from nvcre_agent.xid.catalogue import catalogue
 from nvcre_agent.xid.model import Classification, Clears
 
 _ACCUSING = (Unread.LOST, Unread.RESET_REQUIRED)
+_READABLE_ELSEWHERE = "nvidia-smi on the node cannot read it either: else the agent's container lost it"
+_LOOK = "run nvidia-smi on the node; if that reads it restart the agent's Pod, else drain and reboot"
 _UNKNOWN_ACTION = Classification(
     FaultClass.UNKNOWN, Blame.NO, Clears.RESET, remedy="look the value up in the driver's release notes"
 )
@@ -26,6 +28,13 @@ def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator
         yield from _access(gpu.identity, gpu.access)
     for identity, why in _nameless(snapshot, baseline):
         yield from _access(identity, why)
+    if count := sum(why in _ACCUSING for why in _strangers(snapshot, baseline)):
+        yield _of_strangers(
+            "gpu_lost",
+            Blame.YES,
+            f"{count} of {snapshot.device_count} GPUs that NVML lists: lost, and too lost to say which",
+            "find it with lspci, drain the node and power-cycle it; if a GPU is lost again, replace it",
+        )
 
 
 def _access(identity: GpuIdentity, access: Unread | None) -> Iterator[Finding | Undecided]:
@@ -95,12 +104,20 @@ def gpu_unreadable(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> It
                     identity,
                     fault_class=FaultClass.NEEDS_REBOOT,
                     blame=Blame.CONDITIONAL,
-                    condition="nvidia-smi on the node cannot read it either: else the agent's container lost it",
+                    condition=_READABLE_ELSEWHERE,
                     what="does not answer: every NVML call on it fails while other GPUs answer",
-                    remedy="run nvidia-smi on the node; if that reads it restart the agent's Pod, else reboot",
+                    remedy=_LOOK,
                 )
             case _:
                 yield Undecided(gpus.key("gpu_unreadable", identity))
+    silent = [why for why in _strangers(snapshot, baseline) if why not in (*_ACCUSING, Unread.NO_PERMISSION)]
+    if silent and others_answer:
+        yield _of_strangers(
+            "gpu_unreadable",
+            Blame.CONDITIONAL,
+            f"{len(silent)} of {snapshot.device_count} GPUs that NVML lists: it answers nothing, not even who it is",
+            _LOOK,
+        )
 
 
 def recovery_action(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
@@ -149,3 +166,21 @@ def _nameless(snapshot: Snapshot, baseline: Baseline) -> list[tuple[GpuIdentity,
     accusing = [why for why in snapshot.unidentified if why in _ACCUSING]
     why = accusing[0] if accusing else snapshot.unidentified[0]
     return [(identity, why) for identity in missing]
+
+
+def _strangers(snapshot: Snapshot, baseline: Baseline) -> tuple[Unread, ...]:
+    """Why GPUs do not answer that nobody knows: more are nameless than the inventory misses, which may be new."""
+    return snapshot.unidentified if len(snapshot.unidentified) > len(absent(snapshot, baseline)) else ()
+
+
+def _of_strangers(check: str, blame: Blame, message: str, remedy: str) -> Finding:
+    return Finding(
+        key=f"{check}/node",
+        check=check,
+        component=Component(ComponentKind.NODE),
+        fault_class=FaultClass.NEEDS_REBOOT,
+        blame=blame,
+        message=message,
+        remedy=remedy,
+        blame_condition=_READABLE_ELSEWHERE if blame is Blame.CONDITIONAL else "",
+    )

@@ -134,10 +134,11 @@ class NvmlMonitor:
                 await self._has_released.wait()
         return self._has_released.is_set()
 
-    def resume(self) -> None:
-        """End a release before its time."""
-        self._released_until_s = 0.0
+    def resume(self) -> bool:
+        """End a release before its time; False where there was none."""
+        was_released, self._released_until_s = self._released_until_s > 0, 0.0
         self._wake.set()
+        return was_released
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

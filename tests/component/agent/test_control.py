@@ -128,6 +128,8 @@ async def test_set_healthy_closes_with_a_recovery_that_says_by_whom_and_what_nvm
     for flags, exit_code, said in (
         (("--incident", "no-such"), 1, "no open incident 'no-such'; open are none"),
         (("--gpu", "9"), 1, "no GPU '9' on this node"),
+        (("--gpu", ""), 1, "no GPU '' on this node"),  # of a shell variable that is not set: not the whole node
+        (("--incident", ""), 1, "no open incident ''"),
         (("--node", "--by", "x" * 65), 1, "by must be a line of at most 64 characters"),
         ((), 2, "one of the arguments --incident --gpu --node is required"),
     ):
@@ -191,7 +193,8 @@ async def test_release_frees_nvml_and_resume_takes_it_again(node: Node, operator
     code, out = await operator.run("release", "--for", "1h")
     assert (code, "NVML is free for 1h" in out) == (0, True), out
     await operator.state_once(lambda state: nvml(state) == ("Blind", "Released"))
-    assert (await operator.run("resume"))[0] == 0
+    assert (await operator.run("resume"))[1].startswith("the agent takes NVML again")
+    assert (await operator.run("resume"))[1].startswith("NVML was not released")
     await operator.state_once(lambda state: nvml(state) == ("Watching", ""))
     for duration, exit_code, said in (
         ("soon", 2, "a time such as 30s, 10m or 1h"),

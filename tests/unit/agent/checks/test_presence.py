@@ -6,6 +6,7 @@ import pytest
 from nvcre_agent.checks.baseline import CONFIRMED_AFTER, Baseline
 from nvcre_agent.checks.rules import GPU_CHECKS
 from nvcre_agent.nvml.snapshot import GpuSnapshot, Snapshot, Unread
+from nvcre_protos.vocabulary import Blame, ComponentKind
 from support.checked_node import findings, healthy, identity, snapshot, undecided
 
 HEALTHY = snapshot(*(healthy(index) for index in range(8)))
@@ -34,7 +35,8 @@ def test_a_gpu_that_is_gone_is_missed_from_the_stored_inventory_by_slot_and_uuid
         ((Unread.RESET_REQUIRED,), ["gpu_lost/GPU-7"]),
         ((Unread.FAILED,), ["gpu_unreadable/GPU-7"]),
         ((Unread.NO_PERMISSION,), []),  # its device file was not given to the container
-        ((Unread.NO_PERMISSION, Unread.FAILED), []),
+        ((Unread.NO_PERMISSION, Unread.FAILED), ["gpu_unreadable/node"]),
+        ((Unread.LOST, Unread.FAILED), ["gpu_lost/node", "gpu_unreadable/node"]),
         ((), ["gpu_missing/GPU-7"]),
     ],
 )
@@ -43,6 +45,23 @@ def test_a_gpu_that_is_listed_without_a_name_is_not_missing(nameless: tuple[Unre
     seen = replace(SEVEN, device_count=7 + len(nameless), unidentified=nameless)
     assert [one.key for one in findings(seen, BASELINE)] == found
     assert "gpu_missing/GPU-7" in undecided(seen, BASELINE) or found
+
+
+@pytest.mark.parametrize(
+    ("why", "key", "blame"),
+    [
+        (Unread.LOST, "gpu_lost/node", Blame.YES),
+        (Unread.RESET_REQUIRED, "gpu_lost/node", Blame.YES),
+        (Unread.FAILED, "gpu_unreadable/node", Blame.CONDITIONAL),
+    ],
+)
+def test_a_lost_gpu_that_an_agent_without_a_memory_never_knew_is_the_nodes_fault(
+    why: Unread, key: str, blame: Blame
+) -> None:
+    seen = replace(SEVEN, device_count=8, unidentified=(why,))
+    [found] = findings(seen, Baseline())
+    assert (found.key, found.blame, found.component.kind) == (key, blame, ComponentKind.NODE)
+    assert found.message.startswith("1 of 8 GPUs that NVML lists: ")
 
 
 def test_a_gpu_that_answers_nothing_while_no_other_does_either_is_the_monitors_trouble() -> None:
