@@ -62,6 +62,8 @@ ListenOption = Annotated[str, typer.Option(help="HOST:PORT of the API server; po
 
 def _in_a_directory(file: Path | None) -> Path | None:
     """Before a run of an hour, not after it."""
+    if file is not None and str(file) == "-":
+        raise typer.BadParameter("stdout has the report; name a file")
     if file is not None and not file.parent.is_dir():
         raise typer.BadParameter(f"{file.parent} is not a directory")
     return file
@@ -96,6 +98,8 @@ def local_run(  # noqa: PLR0917  (each is an option)
     junit: JunitOption = None,
 ) -> None:
     """Run a manifest on a cluster of its own and report which node failed, and why.
+
+    nvcre local run examples/nccl-all-reduce.yaml --scenario slow-nvlink
 
     Exit code 0: passed. 1: failed, or not finished in time. 2: it could not be tried (bad manifest, a workload that
     was refused, no GPU, a cluster that does not start). 130: interrupted.
@@ -160,19 +164,24 @@ def local_up(  # noqa: PLR0917  (each is an option)
 def report(  # noqa: PLR0917  (each is an option)
     job: Annotated[str, typer.Argument(help="Name of the Job.")],
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG, else ~/.kube/config.")] = None,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the Job.")] = "default",
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig. Default: its current one.")] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the Job. Default: the context's.")
+    ] = None,
     output: OutputOption = Output.TEXT,
     html: HtmlOption = None,
     junit: JunitOption = None,
 ) -> None:
-    """Report on a Job of any cluster.
+    """Report on a Job of any cluster; kubectl get nvjob -A lists them.
+
+    nvcre report nccl-all-reduce -n gpu-team-a --html report.html
 
     Exit code 0: passed. 1: failed, or still running. 2: it never ran, there is no such Job, or no cluster answers.
     """
     from nvcre_cli.local import show_reports  # noqa: PLC0415
     from nvcre_cli.remote import report_on  # noqa: PLC0415
 
-    reports = [asyncio.run(report_on(kubeconfig, namespace, job))]
+    reports = [asyncio.run(report_on(kubeconfig, namespace, job, context=context))]
     raise typer.Exit(show_reports(reports, output=output, scenario=None, html=html, junit=junit))
 
 
@@ -184,13 +193,31 @@ def parse(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Measure saved logs, as the coordinator measures the logs of running pods.
+    """Measure saved logs of nccl-tests and of training runs, as the coordinator measures those of running pods.
+
+    Kernel logs are read by `nvcre-agent kernel-log`.
 
     Exit code 0: each has a complete, correct measurement at its end. 1: one has not. 2: one could not be read.
     """
     from nvcre_cli.parse import parse_logs  # noqa: PLC0415
 
     raise typer.Exit(parse_logs(logs, profile, as_json=output is Output.JSON))
+
+
+@profile_app.command("list")
+def profile_list() -> None:
+    """List the built-in LogProfiles."""
+    from nvcre_cli.profile_matches import list_shipped  # noqa: PLC0415
+
+    list_shipped()
+
+
+@profile_app.command("show")
+def profile_show(profile: Annotated[str, typer.Argument(help="Name of a built-in LogProfile.")]) -> None:
+    """Print a built-in LogProfile as YAML, to begin your own with; kubectl explain logprofile.spec has the fields."""
+    from nvcre_cli.profile_matches import show_shipped  # noqa: PLC0415
+
+    show_shipped(profile)
 
 
 @profile_app.command("test")
@@ -200,7 +227,7 @@ def profile_test(
 ) -> None:
     """Show line by line what a LogProfile matches.
 
-    Exit code 0: something. 1: nothing. 2: a pattern does not compile, or does not match its example.
+    Exit code 0: something. 1: nothing. 2: the profile cannot be used; everything that is wrong with it is told.
     """
     from nvcre_cli.profile_matches import show_matches  # noqa: PLC0415
 

@@ -12,9 +12,9 @@ def parse_timeout(text: str) -> float:
     try:
         seconds = parse_duration(text)
     except ValueError as error:
-        raise UsageProblem(str(error)) from None
+        raise UsageProblem(f"--timeout: {error}") from None
     if seconds <= 0:
-        raise UsageProblem(f"{text!r}: a timeout must be longer than nothing")
+        raise UsageProblem(f"--timeout: {text!r} must be longer than nothing")
     return seconds
 
 

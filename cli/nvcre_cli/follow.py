@@ -25,6 +25,7 @@ from nvcre_cli.report import Gathered, JobReport, build
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.3
+RULES_NOT_CHECKED = "some validation rules were not checked"  # about no field, and only beside causes that are
 
 
 async def admit(client: KubeClient, manifest: Manifest) -> None:
@@ -53,8 +54,9 @@ async def apply(client: KubeClient, manifest: Manifest) -> None:
 
 def refusal(document: Document, error: ApiError) -> str:
     """One line a broken rule: the field and the rule, as the API server's Status has them."""
+    causes = [cause for cause in error.causes if RULES_NOT_CHECKED not in cause.get("message", "")] or error.causes
     lines = [f"{document.title} is refused: {error.reason or error.status}"]
-    lines += [f"  {cause.get('field') or '(object)'}: {cause.get('message', '')}" for cause in error.causes]
+    lines += [f"  {cause.get('field') or '(object)'}: {cause.get('message', '')}" for cause in causes]
     if not error.causes:
         lines.append(f"  {error.message}")
     return "\n".join(lines)

@@ -5,6 +5,7 @@ Raises UsageProblem with one line that says what is missing and what to do. Star
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 
 from nvcre_local.api_servers import ServerKind
@@ -28,7 +29,10 @@ def find_scenario(given: str) -> Scenario:
         examples = {}
     path = examples.get(given) if not Path(given).is_file() else Path(given)
     if path is None:
-        raise UsageProblem(f"scenario {given!r}: no such file, and not one of {', '.join(examples) or 'the examples'}")
+        likely = [name for name in examples if given and given in name] or get_close_matches(given, examples, 1)
+        meant = f"; did you mean {likely[0]}?" if likely else ""
+        known = ", ".join(examples) or "the examples"
+        raise UsageProblem(f"scenario {given!r}: no such file, and not one of {known}{meant}")
     try:
         return read_scenario(path)
     except ScenarioError as error:

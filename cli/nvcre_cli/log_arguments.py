@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 from nvcre_local.cluster_objects import log_profiles
+from nvcre_local.cluster_yaml import load_document
 from nvcre_logs.profile import LOG_FORMAT, LogProfileSpec
 from nvcre_logs.saved_log import NamedProfile
 
+from nvcre_cli.manifest import place_of
 from nvcre_cli.problems import UsageProblem
 
 CHUNK_BYTES = 1 << 20
@@ -42,21 +45,39 @@ def named_profile(name_or_file: str) -> NamedProfile:
         return shipped[name_or_file]
     path = Path(name_or_file)
     if not path.is_file():
-        raise UsageProblem(f"profile {name_or_file}: no such file, and no built-in profile ({', '.join(shipped)})")
+        raise UsageProblem(no_profile(name_or_file, shipped))
     if path.stat().st_size > MAX_PROFILE_BYTES:
         raise UsageProblem(f"profile {path}: larger than 1 MiB")
     try:
-        document = yaml.safe_load(path.read_text())
-    except RecursionError as error:
-        raise UsageProblem(f"profile {path}: nested too deep") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, a date without a day
-        raise UsageProblem(f"profile {path}: {error}") from error
+        document = load_document(path.read_bytes())
+    except OSError as error:
+        raise UsageProblem(f"profile {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageProblem(
+            f"profile {path}{place_of(error)}: not YAML: {getattr(error, 'problem', None) or error}"
+        ) from None
+    from nvcre_cli.written_profile import wrong_with  # noqa: PLC0415 - schemas take a while to load
+
+    _refuse_other_kinds(document, str(path))
+    if wrong := wrong_with(document):
+        raise UsageProblem("\n  ".join([f"{path} cannot be used:", *wrong]))
     return _named(document, str(path))
 
 
-def _named(manifest: Any, where: str) -> NamedProfile:
+def no_profile(wanted: str, shipped: Iterable[str]) -> str:
+    close = get_close_matches(wanted, shipped, 1)
+    meant = f"did you mean {close[0]}?" if close else "nvcre profile list has their names"
+    return f"profile {wanted}: no such file, and no built-in profile; {meant}"
+
+
+def _refuse_other_kinds(manifest: Any, where: str) -> None:
     if not isinstance(manifest, dict) or manifest.get("kind") != "LogProfile":
-        raise UsageProblem(f"{where}: not a LogProfile (kind: LogProfile)")
+        kind = str(manifest.get("kind"))[:64] if isinstance(manifest, dict) and "kind" in manifest else "no kind"
+        raise UsageProblem(f"{where}: not a LogProfile: it has {kind}, where kind: LogProfile is needed")
+
+
+def _named(manifest: Any, where: str) -> NamedProfile:
+    _refuse_other_kinds(manifest, where)
     metadata = manifest.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     try:

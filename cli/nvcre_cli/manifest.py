@@ -76,7 +76,7 @@ def parse_manifest(raw: bytes | str, *, where: str) -> Manifest:
     try:
         contents = load_documents(raw)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageProblem(f"{where}{_at(error)}: not YAML: {getattr(error, 'problem', None) or error}") from None
+        raise UsageProblem(f"{where}{place_of(error)}: not YAML: {getattr(error, 'problem', None) or error}") from None
     documents = tuple(_document(content, f"{where}: document {n}") for n, content in enumerate(contents, start=1))
     manifest = Manifest(documents)
     titles = [document.title for document in documents]
@@ -87,7 +87,8 @@ def parse_manifest(raw: bytes | str, *, where: str) -> Manifest:
     return manifest
 
 
-def _at(error: Exception) -> str:
+def place_of(error: Exception) -> str:
+    """`:9:5`, where a complaint of YAML's reader has a place."""
     mark = getattr(error, "problem_mark", None)
     return f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
 

@@ -27,6 +27,10 @@ from nvcre_cli.render.sizes import show_size
 from nvcre_cli.terminal import Terminal, write_result
 
 SHOWN_STEPS = 12
+NOTHING_KNOWN = (
+    "no built-in LogProfile finds a table of nccl-tests or a training step in it; --profile takes one of your own "
+    "(nvcre profile list, show, test). `nvcre-agent kernel-log` reads kernel logs."
+)
 
 
 def parse_logs(logs: Sequence[Path], profile: str | None, *, as_json: bool) -> int:
@@ -40,7 +44,7 @@ def parse_logs(logs: Sequence[Path], profile: str | None, *, as_json: bool) -> i
             verdict = EXIT_FAILED
         if as_json:
             if named is None:
-                sys.stderr.write(f"nvcre: {log}: read by LogProfile {measured.profile} (a guess; --profile tells it)\n")
+                sys.stderr.write(f"nvcre: {log}: {_read_by(measured, guessed=True)}\n")
             write_result(json.dumps(_document(measured, log.stem), indent=1, ensure_ascii=False) + "\n")
         else:
             _print(console, log, measured, guessed=named is None)
@@ -75,8 +79,7 @@ def _print(console: Console, log: Path, measured: Measured, *, guessed: bool) ->
         sentence = training_document.why(measured.log)
     verdict = Text("OK" if measured.ok else "NOT OK", style="bold green" if measured.ok else "bold red")
     console.print(Text.assemble(verdict, f"  {log}: {sentence}"), soft_wrap=True)
-    told = " (a guess; --profile tells it)" if guessed else ""
-    console.print(Text(f"read by LogProfile {measured.profile}{told}", style="dim"), soft_wrap=True)
+    console.print(Text(_read_by(measured, guessed=guessed), style="dim"), soft_wrap=True)
     if isinstance(measured.log, NcclLog):
         for test in measured.log.tests:
             _print_table(console, test)
@@ -85,6 +88,12 @@ def _print(console: Console, log: Path, measured: Measured, *, guessed: bool) ->
     if measured.log.oversized_lines:
         console.print(f"{measured.log.oversized_lines} line(s) longer than 1 MiB skipped")
     console.print()
+
+
+def _read_by(measured: Measured, *, guessed: bool) -> str:
+    if not guessed:
+        return f"read by LogProfile {measured.profile}"
+    return f"read by LogProfile {measured.profile} (a guess; --profile tells it)" if measured.found else NOTHING_KNOWN
 
 
 def _print_table(console: Console, test: NcclTest) -> None:

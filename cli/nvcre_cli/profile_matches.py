@@ -1,16 +1,38 @@
-"""`nvcre profile test`: line by line what a LogProfile makes of a log, for the person who writes one."""
+"""`nvcre profile`: the built-in LogProfiles, and line by line what one makes of a log, for whoever writes one."""
 
 from __future__ import annotations
 
 import msgspec
+from nvcre_local.cluster_objects import log_profile_files
 from nvcre_logs.lines import LineFeed, unwrap
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import EventPattern
+from rich.table import Table
 from rich.text import Text
 
-from nvcre_cli.log_arguments import chunks_of, named_profile
+from nvcre_cli.log_arguments import chunks_of, named_profile, no_profile, shipped_profiles
 from nvcre_cli.problems import EXIT_FAILED, EXIT_PASSED, UsageProblem
-from nvcre_cli.terminal import Terminal
+from nvcre_cli.terminal import Terminal, write_result
+
+
+def list_shipped() -> None:
+    """Names of the built-in profiles, and what each matches."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("NAME", "READS"):
+        table.add_column(column)
+    for profile in sorted(shipped_profiles(), key=lambda profile: profile.name):
+        patterns = profile.spec.patterns
+        reads = [f.encode_name for f in msgspec.structs.fields(patterns) if getattr(patterns, f.name) is not None]
+        table.add_row(profile.name, ", ".join(reads))
+    Terminal().print(table)
+
+
+def show_shipped(name: str) -> None:
+    """As YAML, to begin one's own with.  Raises UsageProblem."""
+    files = log_profile_files()
+    if name not in files:
+        raise UsageProblem(no_profile(name, files))
+    write_result(files[name].read_text())
 
 
 def show_matches(profile: str, log: str) -> int:

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, ConfigError, KubeClient
+from nvcre_kube.resources import JOBS
 
 from nvcre_cli.fetch import gather
 from nvcre_cli.problems import Problem, UsageProblem
 from nvcre_cli.report import JobReport, build
 
+MAX_LISTED = 8
 
-async def report_on(kubeconfig: Path | None, namespace: str, name: str) -> JobReport:
-    """Raises UsageProblem when there is no such Job or no way to ask."""
+
+async def report_on(
+    kubeconfig: Path | None, namespace: str | None, name: str, *, context: str | None = None
+) -> JobReport:
+    """Without `namespace` the context's. Raises UsageProblem when there is no such Job or no way to ask."""
     try:
-        async with await KubeClient.from_kubeconfig(kubeconfig) as client:
-            return build(await gather(client, namespace, name))
+        async with await KubeClient.from_kubeconfig(kubeconfig, context) as client:
+            return await _report_on(client, namespace or client.namespace, name)
     except ConfigError as error:
         raise UsageProblem(str(error)) from None
-    except ApiError as error:
-        if error.not_found:
-            raise UsageProblem(f"no Job {name} in namespace {namespace}: {error.message}") from None
-        raise Problem(f"Job {namespace}/{name}: the API server answers {error}") from None
     except CONNECTION_ERRORS as error:
         raise Problem(f"the API server does not answer: {error}") from None
+
+
+async def _report_on(client: KubeClient, namespace: str, name: str) -> JobReport:
+    try:
+        return build(await gather(client, namespace, name))
+    except ApiError as error:
+        if not error.not_found:
+            raise Problem(f"Job {namespace}/{name}: the API server answers {error}") from None
+        missing = error.message
+    try:
+        jobs = [(job["metadata"].get("namespace", ""), job["metadata"]["name"]) for job in await client.list(JOBS)]
+    except ApiError:  # no right to list them, or no such kind: what it said of the Job is what we know
+        raise UsageProblem(f"no Job {name} in namespace {namespace}: {missing}") from None
+    raise UsageProblem(f"no Job {name} in namespace {namespace}; {there_are(jobs, namespace, name)}")
+
+
+def there_are(jobs: Sequence[tuple[str, str]], namespace: str, wanted: str) -> str:
+    """(namespace, name) of every Job, the most similar ones first, with what would find them."""
+    if not jobs:
+        return "the cluster has no Job of nvcre"
+    likely = sorted(jobs, key=lambda job: (-SequenceMatcher(None, job[1], wanted).ratio(), job[0] != namespace, job))
+    listed = [name if where == namespace else f"{name} (-n {where})" for where, name in likely[:MAX_LISTED]]
+    more = f" and {len(jobs) - MAX_LISTED} more" if len(jobs) > MAX_LISTED else ""
+    return f"there are {', '.join(listed)}{more}"

@@ -137,7 +137,9 @@ def _refuse_absent(files: list[Path]) -> None:
 class KubeClient:
     """A connection to one API server; safe for concurrent use inside one event loop."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, *, namespace: str = "default") -> None:
+        """`namespace` is the one that a person means who names none."""
+        self.namespace = namespace
         configuration.connection_pool_maxsize = 0  # every watch and followed log holds a connection of its own
         configuration.retries = False
         # With the library's trust_env, aiohttp waits for a thread twice before each request: to read the proxy's
@@ -148,17 +150,19 @@ class KubeClient:
         self._rest = RESTClientObject(configuration)
 
     @classmethod
-    async def from_kubeconfig(cls, path: Path | None) -> Self:
-        """``None`` reads ``$KUBECONFIG`` or ``~/.kube/config``. Raises ConfigError."""
+    async def from_kubeconfig(cls, path: Path | None, context: str | None = None) -> Self:
+        """``None`` reads ``$KUBECONFIG`` or ``~/.kube/config``, and its current context. Raises ConfigError."""
         _refuse_absent([path] if path is not None else _default_kubeconfigs())
         configuration = Configuration()
         try:
-            await load_kube_config(
+            loader = await load_kube_config(
                 config_file=None if path is None else str(path),
+                context=context,
                 client_configuration=configuration,
                 persist_config=False,
             )
-            return cls(configuration)
+            namespace = (loader.current_context.get("context") or {}).get("namespace") or "default"
+            return cls(configuration, namespace=str(namespace))
         except (ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"kubeconfig {path or '(default)'}: {error}") from error
         except RecursionError:  # PyYAML, and the library's own walk over what it read

@@ -347,7 +347,7 @@ def check_free(address: str) -> None:
     """Raises ClusterBroken when somebody else listens on an address that was asked for."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise ClusterBroken(f"{address!r} is not HOST:PORT")
+        raise ClusterBroken(f"--listen {address!r} is not HOST:PORT, such as 127.0.0.1:0")
     if port == "0":
         return
     with socket.socket() as probe:

@@ -56,8 +56,14 @@ def example_scenarios() -> dict[str, Path]:
     return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
 
 
+def log_profile_files() -> dict[str, Path]:
+    """By the name of the profile."""
+    directory = shipped("daemonset/log-profiles", "log-profiles")
+    return {path.stem: path for path in sorted(directory.glob("*.yaml"))}
+
+
 def log_profiles() -> Iterator[JsonObject]:
-    for path in sorted(shipped("daemonset/log-profiles", "log-profiles").glob("*.yaml")):
+    for path in log_profile_files().values():
         yield from load_documents(path.read_text())
 
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import msgspec
+from nvcre_logs import profile_problems
 from nvcre_logs.go_time import LayoutError, compile_layout
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import LOG_FORMAT, NCCL_TESTS
+from nvcre_logs.profile_problems import BANDWIDTH_CAPTURES, REQUIRED
 
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.core.bandwidth import MAX_INT64, BandwidthRow
-
-_BANDWIDTH_CAPTURES = ("size", "algBW", "busBW")
-_REQUIRED = {"bandwidth_result": _BANDWIDTH_CAPTURES, "network_transport": ("transport",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +43,17 @@ def compile_bandwidth_profile(profile: LogProfile) -> CompiledProfile:
         name=profile.metadata.name,
         replicated_job=(strategy.replicated_job_name if strategy is not None else "") or "node",
         container=profile.spec.container_name,
-        bandwidth=compile_pattern(patterns.bandwidth_result, "spec.patterns.bandwidthResult", _BANDWIDTH_CAPTURES),
+        bandwidth=compile_pattern(patterns.bandwidth_result, "spec.patterns.bandwidthResult", BANDWIDTH_CAPTURES),
         transport=None
         if transport is None
-        else compile_pattern(transport, "spec.patterns.networkTransport", _REQUIRED["network_transport"]),
+        else compile_pattern(transport, "spec.patterns.networkTransport", REQUIRED["network_transport"]),
         reads_tables=profile.metadata.annotations.get(LOG_FORMAT) == NCCL_TESTS,
     )
 
 
 def problems(profile: LogProfile) -> list[str]:
     """Everything that keeps a profile from being used, each naming its field; empty for a profile that works."""
-    found = []
-    try:
-        compile_layout(profile.spec.timestamp.layout)
-    except LayoutError as error:
-        found.append(f"spec.timestamp.layout: {error}")
-    patterns = profile.spec.patterns
-    given = [field for field in msgspec.structs.fields(patterns) if getattr(patterns, field.name) is not None]
-    if not given:
-        found.append("spec.patterns is empty, so nothing can be measured")
-    for field in given:
-        path, required = f"spec.patterns.{field.encode_name}", _REQUIRED.get(field.name, ())
-        try:
-            compile_pattern(getattr(patterns, field.name), path, required)
-        except LogProfileError as error:
-            found.append(str(error))
-    return found
+    return profile_problems.problems(profile.spec)
 
 
 def bandwidth_rows(pattern: LinePattern, text: bytes) -> list[BandwidthRow]:

@@ -78,6 +78,8 @@ def test_a_missing_file_is_named(tmp_path):
 def test_the_servers_refusal_is_shown_as_field_and_rule():
     document = parse_manifest(JOB, where="m.yaml").jobs[0]
     causes = [{"field": "spec.workload", "message": "Required value", "reason": "FieldValueRequired"}]
+    unchecked = "Invalid value: null: some validation rules were not checked because the object was invalid"
+    causes.append({"field": "<nil>", "message": unchecked, "reason": "FieldValueInvalid"})
     error = ApiError(422, "Invalid", "long text", {"details": {"causes": causes}})
     assert refusal(document, error) == "Job default/j is refused: Invalid\n  spec.workload: Required value"
     assert refusal(document, ApiError(403, "Forbidden", "no")) == "Job default/j is refused: Forbidden\n  no"
