@@ -273,7 +273,7 @@ def _is_unknown(event: KernelEvent) -> bool:
 def _span(first: Stamp | None, last: Stamp | None) -> str:
     if first is None:
         return "-"
-    if last is None or last.printed == first.printed:
+    if last is None or last.printed == first.printed or last.clock is not first.clock:
         return first.printed
     return f"{first.printed} .. {last.printed}"
 

@@ -7,7 +7,7 @@ somebody should look at the node. No blame follows from it. Memory is bounded wh
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvcre_protos.vocabulary import FaultClass
@@ -28,6 +28,7 @@ MAX_ROWS = 4096
 MAX_ADDRESSES = 256
 MAX_LISTED = 5
 _QUOTES = re.compile(r"NVRM: Xid \(|SXid \(PCI:|GPU has fallen off the bus")
+_CODE_AT_THE_END = re.compile(r"Xid ?\([^)]{0,96}\):? *\d{1,9}$")
 _PROBE_FAILED = ("The NVIDIA probe routine", "None of the NVIDIA")
 _DETAIL_FIELDS = ("nvlink", "severity", "recovery_action", "caused_by", "switch", "device", "state")
 _PRINTED_SEVERITY = frozenset({KernelEventKind.XID, KernelEventKind.SXID, KernelEventKind.PCIE_AER})
@@ -94,6 +95,7 @@ class Reading:
     def __init__(self) -> None:
         self._parser = LineParser()
         self._order = InOrder()
+        self._stamp: Stamp | None = None  # of the last entry that began
         self._believed = False  # whether further lines of the last entry may be the kernel's
         self._losses: dict[str, tuple[int, KernelEventKind, Stamp | None]] = {}
         self._recovery: dict[str, int] = {}  # address -> recovery action the driver asked for last
@@ -141,11 +143,13 @@ class Reading:
             found = self._parser.feed_rest(entry.text, entry.line) if believed else iter(())
         else:
             believed = self._believed = entry.writer is not Writer.PROCESS
-            found = self._parser.feed(entry.text, entry.line) if believed else iter(())
+            self._stamp = entry.stamp
+            code_is_cut = entry.cut and _CODE_AT_THE_END.search(entry.text) is not None
+            found = self._parser.feed(entry.text, entry.line) if believed and not code_is_cut else iter(())
         some = False
         for event in found:
             some = True
-            self._order.add(event, entry)
+            self._order.add(event, replace(entry, stamp=self._stamp) if entry.continues else entry)
         if believed:
             self._learn(entry, some)
         elif _quotes(entry.text):

@@ -51,7 +51,10 @@ _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`continues`: the line is a further one of the entry before. `repeats`: how often syslog says it came."""
+    """`continues`: the line is a further one of the entry before. `repeats`: how often syslog says it came.
+
+    `cut`: the line has no end, so its last word may have none either.
+    """
 
     line: int
     writer: Writer
@@ -59,6 +62,7 @@ class Entry:
     stamp: Stamp | None = None
     continues: bool = False
     repeats: int = 1
+    cut: bool = False
 
 
 @dataclass(slots=True)
@@ -90,7 +94,10 @@ class SavedLog:
         prefix = learned_prefix([raw for _, raw in first])
         for number, raw in chain(first, lines):
             begins = 0 if prefix is None or (found := prefix.match(raw)) is None else found.end()
-            yield from self._entries(number, raw[begins:])
+            if raw.endswith("\n"):
+                yield from self._entries(number, raw[begins:-1])
+            else:
+                yield from (replace(entry, cut=True) for entry in self._entries(number, raw[begins:]))
         if self._block is not None:
             yield from self._end_of_block()
         for number, line in self._parts.values():  # cut before its end
@@ -111,7 +118,7 @@ class SavedLog:
             except _DAMAGED as error:
                 counts.damage = str(error)
                 return
-            yield counts.lines, raw.removesuffix("\n")
+            yield counts.lines, raw
 
     def _entries(self, number: int, raw: str) -> Iterator[Entry]:
         if self._block is not None:

@@ -244,6 +244,19 @@ def test_an_xid_that_cannot_be_read_is_said() -> None:
     assert not reading.node_suspect
 
 
+def test_a_code_that_the_end_of_the_file_cut_is_no_other_code() -> None:
+    told, reading, _ = read("[1.0] NVRM: Xid (PCI:0000:3b:00): 43\n[2.0] NVRM: Xid (PCI:0000:3b:00): 7")
+    assert [one.event.code for one in told] == [43]
+    assert reading.unread.lines == [2]
+
+
+def test_an_event_of_several_lines_has_the_time_of_its_first() -> None:
+    _, reading, _ = read("[2.0] " + LOST.replace("\n", "\n      ") + "\n")
+    [row] = reading.rows.values()
+    assert row.first_at is not None
+    assert row.first_at.printed == "2.0"
+
+
 def test_what_was_skipped_is_counted() -> None:
     _, reading, counts = read(f"Feb  1 00:00:00 n app[1]: x\n\n[1.0] a\n{'x' * (MAX_LINE + 5)}\n")
     assert (counts.lines, counts.other_programs, counts.blank, counts.kernel, counts.cut) == (4, 1, 1, 1, 1)
