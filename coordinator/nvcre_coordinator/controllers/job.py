@@ -229,7 +229,7 @@ class JobController:
             said = find(after.view.status.conditions, ConditionType.IN_PROGRESS)
             note = said.message if said is not None else ""
             self._events.record(after.raw, type="Warning", reason=Reason.WORKLOAD_RESTARTING, note=note)
-        if pairing(before.view.status) and concluded(after.view.status):
+        if pairing(before.view.status) and concluded(after.view.status) and not _hardware_nodes(after.view):
             verdict = find(after.view.status.conditions, ConditionType.ATTRIBUTED)
             note = verdict.message if verdict is not None else ""
             self._events.record(after.raw, type="Warning", reason=Reason.PAIRS_TESTED, note=note)
@@ -282,7 +282,11 @@ class JobController:
         if item is None:
             return
         self._enqueue(item.key)
-        if item.view is not None and (owner := item.view.searching_job) is not None:
+        if (
+            item.view is not None
+            and (owner := item.view.searching_job) is not None
+            and _has_ended(old) != _has_ended(new)
+        ):
             self._enqueue((item.key[0], owner.name))
         if new is not None and new.view is not None and concluded(new.view.status):
             for pair in self._caches.pairs_of(new.view):  # they need not go on
@@ -383,7 +387,7 @@ class JobController:
             self._nodes_of[key] = wanted
         else:
             self._nodes_of.pop(key, None)
-        if end is not None and not concluded(job.view.status):
+        if end is not None and not concluded(job.view.status) and not pairing(job.view.status):
             self._awaiting.add(key)
         else:
             self._awaiting.discard(key)
@@ -400,6 +404,11 @@ class JobController:
         self._metrics.drop_job(*key)
         if len(self._told) > MOST_TOLD:
             self._told.clear()  # an Event too many is better than memory that only grows
+
+
+def _has_ended(pair: Cached[Job] | None) -> bool | None:
+    """None where there is none."""
+    return None if pair is None or pair.view is None else concluded(pair.view.status)
 
 
 def _labels(job: Job) -> tuple[str, str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from nvcre_coordinator.api.job import Job
@@ -16,7 +16,7 @@ from nvcre_coordinator.core.node_verdict import Verdict
 from nvcre_coordinator.core.observed import Measured
 from nvcre_coordinator.core.pair_job import pair_run
 from nvcre_coordinator.core.pair_rounds import PairState
-from nvcre_coordinator.core.pair_search import PairRun, PairSearch, Round, wants_outsiders
+from nvcre_coordinator.core.pair_search import PairRun, PairSearch, PlannedPair, Round, wants_outsiders
 from nvcre_coordinator.core.pods import PodRecord, with_gpus
 from nvcre_coordinator.core.thresholds import BUS_BANDWIDTH
 
@@ -42,20 +42,20 @@ class PairObserver:
         search = PairSearch(
             nodes,
             whole=_whole(job, nodes, measured),
-            runs=tuple(run for child in self._caches.pairs_of(job) if (run := self._run(job, child)) is not None),
+            runs={PlannedPair(run.round, run.pair): run for run in self._runs(job)},
             gpu_jobs=tuple(sorted({pod.replicated_job for pod in workers})),
             obstacle=_obstacle(pods_of),
         )
         return replace(search, outsiders=self._outsiders(nodes)) if wants_outsiders(search) else search
 
-    def _run(self, job: Job, child: Job) -> PairRun | None:
-        figure = measured_bandwidth(self._caches.bandwidth_of(child)).values.get(BUS_BANDWIDTH)
-        run = pair_run(child, figure)
-        if run is None or child.metadata.name != pair_job_name(
-            job.metadata.name, job.metadata.uid, run.round, run.pair
-        ):
-            return None
-        return run
+    def _runs(self, job: Job) -> Iterator[PairRun]:
+        for child in self._caches.pairs_of(job):
+            figure = measured_bandwidth(self._caches.bandwidth_of(child)).values.get(BUS_BANDWIDTH)
+            run = pair_run(child, figure)
+            if run is not None and child.metadata.name == pair_job_name(
+                job.metadata.name, job.metadata.uid, run.round, run.pair
+            ):
+                yield run
 
     def _outsiders(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Like the nodes of the run, healthy, told of by an agent now, and free for Pods as far as we see."""

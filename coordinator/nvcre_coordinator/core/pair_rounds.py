@@ -12,7 +12,6 @@ its threshold says whether it is slow.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -56,11 +55,11 @@ def second_round(first: Iterable[PairResult]) -> tuple[Pair, ...]:
     good, suspects = _good(results), _suspects(results)
     slow_together = {frozenset(result.pair) for result in results if result.state is PairState.SLOW}
     pairs: list[Pair] = []
-    for suspect in suspects:
-        taken = Counter(partner for _, partner in pairs)
-        partners = [node for node in good if frozenset((suspect, node)) not in slow_together]
-        if partners:  # the first of those that were taken least
-            pairs.append((suspect, min(partners, key=lambda node: taken[node])))
+    for place, suspect in enumerate(suspects):
+        in_turn = (good[(place + further) % len(good)] for further in range(len(good)))
+        partner = next((node for node in in_turn if frozenset((suspect, node)) not in slow_together), None)
+        if partner is not None:
+            pairs.append((suspect, partner))
     return tuple(pairs)
 
 

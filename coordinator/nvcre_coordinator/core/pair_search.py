@@ -9,8 +9,8 @@ Who is to blame then is core/pair_rounds.py; what is written is core/slow_pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -38,6 +38,12 @@ class Round(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedPair:
+    round: Round
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
 class PairRun:
     """A pair that was started; `state` is None until it has ended."""
 
@@ -61,7 +67,7 @@ class PairSearch:
 
     nodes: tuple[str, ...]
     whole: PairRun | None = None  # the slow run itself, where it ran on two nodes
-    runs: tuple[PairRun, ...] = ()
+    runs: Mapping[PlannedPair, PairRun] = field(default_factory=dict)
     outsiders: tuple[str, ...] = ()  # idle and healthy nodes like those of the run
     gpu_jobs: tuple[str, ...] = ()  # the replicated jobs whose pods have the GPUs
     obstacle: str = ""
@@ -70,13 +76,7 @@ class PairSearch:
     def known(self) -> tuple[PairRun, ...]:
         """With the run itself, where that is a pair; in the order of the rounds, whatever order they were seen in."""
         whole = [self.whole] if self.whole is not None else []
-        return (*whole, *sorted(self.runs, key=lambda run: (list(Round).index(run.round), run.pair)))
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPair:
-    round: Round
-    pair: Pair
+        return (*whole, *sorted(self.runs.values(), key=lambda run: (list(Round).index(run.round), run.pair)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def next_step(search: PairSearch, *, expired: bool) -> Step:
     second = second_round(results)
     if (step := _go_on(search, Round.SECOND, second, expired=expired)) is not None:
         return step
-    retests = [_result(search, Round.SECOND, pair) for pair in second]
+    retests = [_result(search, PlannedPair(Round.SECOND, pair)) for pair in second]
     return Step(conclusion=conclude(results, retests))
 
 
@@ -118,7 +118,7 @@ def _first(search: PairSearch) -> tuple[Pair, ...]:
 
 def _results(search: PairSearch, first: Iterable[Pair]) -> tuple[PairResult, ...]:
     whole = [search.whole.result] if search.whole is not None else []
-    return (*whole, *(_result(search, Round.FIRST, pair) for pair in first))
+    return (*whole, *(_result(search, PlannedPair(Round.FIRST, pair)) for pair in first))
 
 
 def _lacks_good(results: Sequence[PairResult]) -> bool:
@@ -146,23 +146,19 @@ def _go_on(search: PairSearch, name: Round, pairs: Sequence[Pair], *, expired: b
     """None when all pairs of the round have ended."""
     if expired:
         return None
-    open_runs = [run for run in search.runs if run.state is None]
-    missing = [pair for pair in pairs if _find(search, name, pair) is None]
-    if not missing and not any(run.round is name and run.pair in pairs for run in open_runs):
+    planned = [PlannedPair(name, pair) for pair in pairs]
+    if all((run := search.runs.get(each)) is not None and run.state is not None for each in planned):
         return None
+    open_runs = [run for run in search.runs.values() if run.state is None]
     busy = {node for run in open_runs for node in run.pair}
     start: list[PlannedPair] = []
-    for pair in missing:
-        if not busy & set(pair) and len(open_runs) + len(start) < MOST_AT_ONCE:
-            busy |= set(pair)
-            start.append(PlannedPair(name, pair))
+    for each in planned:
+        if each not in search.runs and not busy & set(each.pair) and len(open_runs) + len(start) < MOST_AT_ONCE:
+            busy |= set(each.pair)
+            start.append(each)
     return Step(tuple(start))
 
 
-def _result(search: PairSearch, name: Round, pair: Pair) -> PairResult:
-    run = _find(search, name, pair)
-    return run.result if run is not None else PairResult(pair, PairState.NOT_TESTED, OUT_OF_TIME)
-
-
-def _find(search: PairSearch, name: Round, pair: Pair) -> PairRun | None:
-    return next((run for run in search.runs if run.round is name and run.pair == pair), None)
+def _result(search: PairSearch, planned: PlannedPair) -> PairResult:
+    run = search.runs.get(planned)
+    return run.result if run is not None else PairResult(planned.pair, PairState.NOT_TESTED, OUT_OF_TIME)

@@ -6,6 +6,7 @@ good partner was found for and pairs that were not tested are told in the messag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from nvcre_protos.vocabulary import ComponentKind
@@ -22,13 +23,14 @@ _DO = "Cordon the node; look at ibstat, port error counters, its cables and swit
 
 
 def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: datetime) -> Attribution:
-    entries = tuple(_entry(search, node, violation, now) for node in sorted(found.blamed))
+    known = search.known
+    entries = tuple(_entry(known, node, violation, now) for node in sorted(found.blamed))
     parts = (
         [f"Pairs of nodes found {_few(found.blamed)} slow, also with a partner that is proven good"] if entries else []
     )
-    parts += [_link(search, pair) for pair in found.links[:MOST_NAMED]]
+    parts += [_link(known, pair) for pair in found.links[:MOST_NAMED]]
     if found.unresolved:
-        why = "no partner is proven good" if search_lacks_good(search) else "they were not tested with a good partner"
+        why = "no partner is proven good" if not _any_fast(known) else "they were not tested with a good partner"
         parts.append(f"candidates are {_few(found.unresolved)}: {why}")
     if found.all_fast:
         parts.append(
@@ -42,14 +44,14 @@ def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: 
     return Attribution((), False, Reason.NOT_NARROWED, f"{told}. {violation}")
 
 
-def search_lacks_good(search: PairSearch) -> bool:
-    return not any(run.state is PairState.FAST for run in search.known)
+def _any_fast(known: Sequence[PairRun]) -> bool:
+    return any(run.state is PairState.FAST for run in known)
 
 
-def _entry(search: PairSearch, node: str, violation: str, now: datetime) -> FailedNode:
-    slow = [run for run in search.known if node in run.pair and run.state is PairState.SLOW]
+def _entry(known: Sequence[PairRun], node: str, violation: str, now: datetime) -> FailedNode:
+    slow = [run for run in known if node in run.pair and run.state is PairState.SLOW]
     partner = _other(slow[-1], node)
-    proof = next((run for run in search.known if partner in run.pair and run.state is PairState.FAST), None)
+    proof = next((run for run in known if partner in run.pair and run.state is PairState.FAST), None)
     pairs = " and ".join(f"with {_other(run, node)} {_figure(run)}" for run in slow)
     proven = f"; {partner} with {_other(proof, partner)} {_figure(proof)}" if proof is not None else ""
     return clip_entry(
@@ -66,9 +68,9 @@ def _entry(search: PairSearch, node: str, violation: str, now: datetime) -> Fail
     )
 
 
-def _link(search: PairSearch, pair: Pair) -> str:
-    slow = next(run for run in search.known if run.pair == pair and run.state is PairState.SLOW)
-    fast = [next(run for run in search.known if node in run.pair and run.state is PairState.FAST) for node in pair]
+def _link(known: Sequence[PairRun], pair: Pair) -> str:
+    slow = next(run for run in known if run.pair == pair and run.state is PairState.SLOW)
+    fast = [next(run for run in known if node in run.pair and run.state is PairState.FAST) for node in pair]
     others = ", ".join(f"{_title(run)} {_figure(run)}" for run in dict.fromkeys(fast))
     return (
         f"the link between {_title(slow)} is suspected: {_figure(slow)} together, both are fast with others ({others})"

@@ -168,3 +168,12 @@ async def test_a_pod_that_nothing_controls_is_not_the_run_s_whatever_its_labels_
     world.pods = [pod("ours", 0, ownerReferences=[batch_job("run-workload-node-0")]), pod("copied", 9)]
     seen, _ = await world.observer().observe(ended, build.at(62), build.at(0))
     assert [record.name for record in seen.pods] == ["ours"]
+
+
+async def test_a_pair_that_was_given_up_is_looked_at_until_its_workload_is_gone(build: Any, world: World) -> None:
+    failed = {"type": "Failed", "status": "True", "message": "", "lastTransitionTime": build.at(1).isoformat()}
+    reference = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "name": "run-workload"}
+    for reason, looked_at in (("PairGivenUp", True), ("WorkloadFailed", False)):
+        job = build.job({"conditions": [{**failed, "reason": reason}], "workloadRef": reference})
+        seen, _ = await world.observer().observe(job, build.at(60), build.at(0))
+        assert (seen.workload is not None) is looked_at

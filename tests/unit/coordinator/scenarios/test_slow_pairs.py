@@ -12,7 +12,7 @@ from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.api.job import FailedNodeReason
 from nvcre_coordinator.core.attribution import Attribution
 from nvcre_coordinator.core.pair_rounds import Conclusion, Pair, PairState
-from nvcre_coordinator.core.pair_search import PairRun, PairSearch, Round, Step, next_step, wants_outsiders
+from nvcre_coordinator.core.pair_search import PairRun, PairSearch, PlannedPair, Round, Step, next_step, wants_outsiders
 from nvcre_coordinator.core.slow_pairs import attribute_pairs
 
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
@@ -34,7 +34,8 @@ class World:
     @property
     def search(self) -> PairSearch:
         whole = self.judged(PairRun(Round.FIRST, (self.nodes[0], self.nodes[1]))) if len(self.nodes) == 2 else None
-        search = PairSearch(self.nodes, whole, tuple(reversed(self.runs)))  # a cache has no order
+        runs = {PlannedPair(run.round, run.pair): run for run in reversed(self.runs)}  # a cache has no order
+        search = PairSearch(self.nodes, whole, runs)
         return replace(search, outsiders=self.outsiders) if wants_outsiders(search) else search
 
     def judged(self, run: PairRun) -> PairRun:
