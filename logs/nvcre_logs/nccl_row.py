@@ -25,7 +25,7 @@ _LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op"
 _REDOP = re.compile(r"mulsum|sum|prod|min|max|avg|none")
 _INTEGER = re.compile(r"-?\d{1,20}")
 _CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
-_STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>])")
+_STUCK = re.compile(rf"({_CELL.pattern})(?=[^\d\s])")
 _TYPE = re.compile(r"u?int(?:8|32|64)|int|char|half|float|double|bfloat16|f8e4m3|f8e5m2")
 _NUMBER = re.compile(r"-?\d|N/A")
 _TOKEN = re.compile(r"\S+")
@@ -69,16 +69,17 @@ def without_heading(tokens: list[str]) -> Layout:
     return Layout(side_cells=8 if len(tokens) >= 19 else 4)
 
 
-def without_host(tokens: list[str], hosts: Collection[str]) -> list[str]:
-    """`HOST:PID:TID [DEVICE] NCCL ...` stuck to a cell is cut off it: nothing else shows where the name begins."""
+def split_at_host(tokens: list[str], hosts: Collection[str]) -> tuple[list[str], list[str]]:
+    """Before and from `HOST:PID:TID [DEVICE] NCCL ...` on: stuck to a cell or not, a name of digits looks like one."""
     for index, token in enumerate(tokens):
         name = token.partition(":")[0][:MAX_NAME]
         if name == token or _NUMBER.match(name) is None:
             continue
-        for cut in range(1, len(name)):
-            if name[cut:] in hosts and _CELL.fullmatch(name, 0, cut) is not None:
-                return [*tokens[:index], token[:cut], token[cut:], *tokens[index + 1 :]]
-    return tokens
+        for cut in range(len(name)):
+            if name[cut:] in hosts and (not cut or _CELL.fullmatch(name, 0, cut) is not None):
+                before = [token[:cut]] if cut else []
+                return tokens[:index] + before, [token[cut:], *tokens[index + 1 :]]
+    return tokens, []
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from nvcre_logs.nccl_log import Device, NcclTest, Row
-from nvcre_logs.nccl_row import Figures, Layout, Piece, RowShapes, begin, without_heading, without_host
+from nvcre_logs.nccl_row import Figures, Layout, Piece, RowShapes, begin, split_at_host, without_heading
 
 MAX_TESTS = 64
 MAX_ROWS = 4096  # per test; -N 0 prints for ever
@@ -117,8 +117,7 @@ class Tables:
     def row(self, tokens: list[str], raw: bytes) -> str | None:
         """What else stood on the line `raw`, when it was a row or a part of one; None when it was not."""
         stream = self._stream()
-        if stream.numbered_hosts:
-            tokens = without_host(tokens, stream.numbered_hosts)
+        tokens, other = split_at_host(tokens, stream.numbered_hosts) if stream.numbered_hosts else (tokens, [])
         if stream.layout.left is None and stream.piece is None:
             stream.layout = without_heading(tokens)
         piece = begin(tokens, stream.layout)
@@ -144,7 +143,7 @@ class Tables:
             stream.shapes.learn(raw, stream.layout)
         elif len(piece.cells) == 2 * stream.layout.side_cells:
             self._lose_piece(stream)  # all cells are there and they make no sense
-        return piece.behind
+        return " ".join([piece.behind, *other]).strip() if other else piece.behind
 
     def plain_rows(self, block: bytes, position: int, *, one: bool) -> tuple[int, bytes]:
         """Takes the lines from `position` on that are plain rows, or one of them, as `row` would but much faster.

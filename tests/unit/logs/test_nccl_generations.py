@@ -111,6 +111,7 @@ INTRUDERS = [
     "node-a:4297:4421 [0] NCCL INFO comm 0x55 rank 0 nranks 8 cudaDev 0 busId 1b000 - Init COMPLETE",
     "[2026-01-20 08:02:55] n1:1:2 [5] misc/socket.cc:50 NCCL WARN something 12 34",
     "NCCL DIAG 17 42 report",
+    "--------------------\nWARNING: Open MPI accepted a TCP connection from what appears to be another process",
 ]
 
 
@@ -132,10 +133,12 @@ def test_other_lines_between_and_inside_rows_do_not_lose_one(era: str, data: st.
     assert test["complete"]
 
 
-def test_a_host_whose_name_begins_with_a_digit_is_cut_off_the_cell_that_it_sticks_to() -> None:
-    run = Run(hosts=("10-0-1-2", "10-0-1-22"), ranks=16)
-    noise = "10-0-1-22:4001:4077 [3] NCCL INFO Connected all rings\n"
-    body = "".join(noise + noise.join(pieces(run, row)) + noise for row in expected_rows(run))
+@pytest.mark.parametrize("host", ["10-0-1-22", "10", "0fed198eb8ba"])
+@pytest.mark.parametrize("blank", ["", " "])
+def test_a_host_whose_name_begins_with_a_digit_is_no_cell(host: str, blank: str) -> None:
+    run = Run(hosts=("10-0-1-2", host), ranks=16)
+    noise = f"{host}:4001:4077 [3] NCCL INFO Connected all rings\n"
+    body = "".join(noise + (blank + noise).join(pieces(run, row)) + blank + noise for row in expected_rows(run))
     test = only(joined(header(run)) + body + joined(footer(run)))
     assert (test["rows"], test["status"]) == (expected_rows(run), "ok")
 
