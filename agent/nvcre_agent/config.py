@@ -17,7 +17,7 @@ import yaml
 from nvcre_protos.addresses import parse_address
 from nvcre_protos.flags import read_log_level, read_seconds
 
-from nvcre_agent.operator_file import UnusableFileError, node_of, text_of
+from nvcre_agent.operator_file import UnusableFileError, meant, node_of, text_of
 
 DEFAULT_FILE = Path("/etc/nvcre/agent.yaml")
 MAX_FILE_BYTES = 64 * 1024
@@ -206,7 +206,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     try:
         return resolve(flags, environment)
     except ConfigError as error:
-        parser.error(str(error))
+        parser.error("\n  ".join(map(str, error.problems)))
 
 
 def flags(arguments: Sequence[str]) -> dict[str, str]:
@@ -313,11 +313,7 @@ def control_socket(flags: Mapping[str, str], environment: Mapping[str, str]) -> 
 
 def _form(name: str, value: Any, given: Mapping[str, Given]) -> str | None:
     if name not in (one.name for one in SETTINGS):
-        from difflib import get_close_matches  # noqa: PLC0415 - only where somebody erred
-
-        close = get_close_matches(name, [one.name for one in SETTINGS], 1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(one.name for one in SETTINGS)}"
-        return f"{name[:64]!r} is no setting; {hint}"
+        return f"{name[:64]!r} is no setting; {meant(name, (one.name for one in SETTINGS))}"
     if name in given:
         return f"{name} is given twice; keep one"
     if not isinstance(value, yaml.ScalarNode):

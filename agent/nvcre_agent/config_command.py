@@ -1,6 +1,7 @@
 """`nvcre-agent config check FILE`: everything that is wrong with a configuration file, before an agent is given it."""
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -27,13 +28,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", metavar="FILE", type=Path)
     given = parser.parse_args(arguments)
     values, _ = read_file(given.file)
-    problems = (*check_file(given.file), *_in_named_files(values))
+    problems = sorted([*check_file(given.file), *_in_named_files(values)], key=_line)
     for problem in problems:
         print(printable(str(problem)))
     if problems:
         return WRONG
     print(f"{given.file}: can be used; sets {', '.join(sorted(values)) or 'nothing'}")
     return VALID
+
+
+def _line(problem: Problem) -> int:
+    """Of `agent.yaml:3: listen`; 0 for the file as a whole."""
+    found = re.search(r":([0-9]+):", problem.where)
+    return int(found[1]) if found else 0
 
 
 def _in_named_files(values: Mapping[str, Given]) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ not keep kubelet's probe out. It decides nothing; `health` says whether the loop
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Mapping
 
 from nvcre_protos.addresses import format_address
@@ -31,7 +32,11 @@ class Exposition:
 
     async def start(self, host: str, port: int) -> str:
         """Listen; the address that was taken, as host:port. Raises OSError when it is occupied."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST)
+        try:
+            self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST)
+        except OSError as error:
+            why = os.strerror(number) if (number := error.errno or 0) > 0 else error.strerror or error
+            raise OSError(f"--listen {format_address(host, port)}: {why}; choose another address or port") from None
         return format_address(*self._server.sockets[0].getsockname()[:2])
 
     async def stop(self) -> None:

@@ -29,17 +29,17 @@ def read(xid_catalogue: Path | None, limits_file: Path | None) -> NamedFiles:
     """Changes nothing yet. Raises ConfigError with everything that is wrong in them."""
     rules: Catalogue | None = None
     numbers: Limits | None = None
-    problems = []
+    problems: list[Problem] = []
     if xid_catalogue is not None:
         try:
             rules = catalogue.built(xid_catalogue)
         except CatalogueError as error:
-            problems.append(Problem("--xid-catalogue", str(error)))
+            problems += [Problem("--xid-catalogue", one) for one in error.problems]
     if limits_file is not None:
         try:
             numbers = limits.built(limits_file)
         except LimitsError as error:
-            problems.append(Problem("--limits", str(error)))
+            problems += [Problem("--limits", one) for one in error.problems]
     if problems:
         raise ConfigError(problems)
     return NamedFiles(rules, numbers)

@@ -7,17 +7,35 @@ checks/limits.py).
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 MAX_BYTES = 256 * 1024
+MAX_PROBLEMS = 20
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class UnusableFileError(ValueError):
     """Why the file cannot be used; the text does not name it."""
+
+
+class RefusedFileError(ValueError):
+    """A file of an operator that cannot be used: each problem names file, entry, key and what would be right."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems[:MAX_PROBLEMS]))
+        self.problems = problems[:MAX_PROBLEMS]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`did you mean blame?`"""
+    from difflib import get_close_matches  # noqa: PLC0415 - only where somebody erred
+
+    close = get_close_matches(name, known := list(known), 1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
 def text_of(path: Path, *, limit: int = MAX_BYTES) -> str:

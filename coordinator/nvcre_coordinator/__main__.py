@@ -51,12 +51,21 @@ async def _serve(config: Config) -> int:
 
 
 async def _run(config: Config) -> None:
-    client = await (KubeClient.from_kubeconfig(config.kubeconfig) if config.kubeconfig else KubeClient.in_cluster())
+    client = await _client(config)
     async with client:
         try:
             await Coordinator(client, config).run()
         except* (ListenError, CertificateError) as errors:
             raise _first(errors) from errors
+
+
+async def _client(config: Config) -> KubeClient:
+    if config.kubeconfig:
+        return await KubeClient.from_kubeconfig(config.kubeconfig)
+    try:
+        return await KubeClient.in_cluster()
+    except ConfigError as error:
+        raise ConfigError(f"{error.args[0].rstrip('.')}; outside of one name a --kubeconfig") from None
 
 
 def _first(errors: BaseExceptionGroup) -> BaseException:

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from nvcre_protos.addresses import format_address
@@ -40,6 +41,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     """Usage errors end the process with code 2 and a sentence on stderr."""
     parser = argparse.ArgumentParser(prog="nvcre-coordinator", description=_DESCRIPTION)
 
+    parser.add_argument("--version", action="version", version=f"nvcre-coordinator {version('nvcre')}")
     flags = Flags(parser, environment)
     flag = flags.add
     flag("kubeconfig", "kubeconfig of the cluster; default: in-cluster", metavar="FILE")

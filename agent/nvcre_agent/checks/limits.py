@@ -15,12 +15,12 @@ from typing import Any
 
 import yaml
 
-from nvcre_agent.operator_file import UnusableFileError, text_of, yaml_of
+from nvcre_agent.operator_file import RefusedFileError, UnusableFileError, meant, text_of, yaml_of
 
 _HYSTERESIS = ("raise_after_s", "clear_after_s")
 
 
-class LimitsError(ValueError):
+class LimitsError(RefusedFileError):
     """A limits file of an operator that cannot be used; the text names file, check and key."""
 
 
@@ -142,13 +142,20 @@ def _merged(shipped: dict[str, Any], path: Path) -> dict[str, Any]:
         raise LimitsError(f"{path}: {error}") from None
     if not isinstance(given, dict):
         raise LimitsError(f"{path}: must be a mapping of checks, such as pcie_replays: {{per_min: 20}}")
+    problems: list[str] = []
     for check, keys in given.items():
         if check not in shipped:
-            raise LimitsError(f"{path}: unknown check {check!r}; known are {', '.join(shipped)}")
-        if not isinstance(keys, dict):
-            raise LimitsError(f"{path}: {check}: must be a mapping of {_changeable(shipped[check])}")
-        for key, value in keys.items():
-            shipped[check][key] = _checked(f"{path}: {check}", shipped[check], key, value)
+            problems.append(f"{path}: unknown check {check!r}; {meant(str(check), shipped)}")
+        elif not isinstance(keys, dict):
+            problems.append(f"{path}: {check}: must be a mapping of {_changeable(shipped[check])}")
+        else:
+            for key, value in keys.items():
+                try:
+                    shipped[check][key] = _checked(f"{path}: {check}", shipped[check], key, value)
+                except LimitsError as error:
+                    problems += error.problems
+    if problems:
+        raise LimitsError(*problems)
     return shipped
 
 

@@ -3,7 +3,7 @@
 They are the only place of codes, remedies and effects. Judging by them is classify.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from nvcre_protos.vocabulary import Blame, FaultClass
 
-from nvcre_agent.operator_file import LOADER, UnusableFileError, text_of, yaml_of
+from nvcre_agent.operator_file import LOADER, RefusedFileError, UnusableFileError, meant, text_of, yaml_of
 from nvcre_agent.xid.model import Classification, Clears
 
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -24,7 +24,7 @@ _KEYS = frozenset(
 _SECTIONS = ("xid", "recovery_action")
 
 
-class CatalogueError(ValueError):
+class CatalogueError(RefusedFileError):
     """A catalogue file of an operator that cannot be used; the text names file, entry and key."""
 
 
@@ -146,31 +146,46 @@ def _merged(main: dict[str, Any], path: Path) -> dict[str, Any]:
         raise CatalogueError(f"{path}: {error}") from None
     if not isinstance(given, dict):
         raise CatalogueError(f"{path}: must be a mapping with {' or '.join(_SECTIONS)}")
+    problems: list[str] = []
     for section, rows in given.items():
         if section not in _SECTIONS:
-            raise CatalogueError(f"{path}: {section!r} cannot be overridden, only {' and '.join(_SECTIONS)}")
-        if not isinstance(rows, dict):
-            raise CatalogueError(f"{path}: {section} must map numbers to entries")
-        for code, row in rows.items():
-            entry = f"{path}: {section} {code}"
-            if not isinstance(code, int) or isinstance(code, bool) or code < 0:
-                raise CatalogueError(f"{entry}: the number must be a whole one, not {code!r}")
-            if not isinstance(row, dict):
-                raise CatalogueError(f"{entry}: must be a mapping of {', '.join(sorted(_KEYS))}")
-            main[section][code] = _checked(entry, main[section].get(code, {}), row)
+            problems.append(f"{path}: {section!r} cannot be overridden, only {' and '.join(_SECTIONS)}")
+        elif not isinstance(rows, dict):
+            problems.append(f"{path}: {section} must map numbers to entries")
+        else:
+            for code, row in rows.items():
+                try:
+                    main[section][code] = _entry(f"{path}: {section} {code}", main[section], code, row)
+                except CatalogueError as error:
+                    problems += error.problems
+    if problems:
+        raise CatalogueError(*problems)
     return main
 
 
-def _checked(entry: str, known: Mapping[str, Any], row: Mapping[Any, Any]) -> dict[str, Any]:
+def _entry(entry: str, known: Mapping[int, Any], code: object, row: object) -> dict[str, Any]:
+    if not isinstance(code, int) or isinstance(code, bool) or code < 0:
+        raise CatalogueError(f"{entry}: the number must be a whole one, not {code!r}")
+    if not isinstance(row, dict):
+        raise CatalogueError(f"{entry}: must be a mapping of {', '.join(sorted(_KEYS))}")
+    if problems := list(_wrong_keys(entry, row)):
+        raise CatalogueError(*problems)
+    return _checked(entry, known.get(code, {}), row)
+
+
+def _wrong_keys(entry: str, row: Mapping[Any, Any]) -> Iterator[str]:
     for key, value in row.items():
         if key not in _KEYS:
-            raise CatalogueError(f"{entry}: unknown key {key!r}; known are {', '.join(sorted(_KEYS))}")
-        if key == "hardware":
+            yield f"{entry}: unknown key {key!r}; {meant(str(key), sorted(_KEYS))}"
+        elif key == "hardware":
             if value is not None and not isinstance(value, bool):
-                raise CatalogueError(f"{entry}: hardware must be true, false or null, not {value!r}")
+                yield f"{entry}: hardware must be true, false or null, not {value!r}"
         elif not isinstance(value, str):
             # YAML reads a bare No as false, so this is where an unquoted blame ends.
-            raise CatalogueError(f'{entry}: {key} must be a text in quotes (blame: "No"), not {value!r}')
+            yield f'{entry}: {key} must be a text in quotes (blame: "No"), not {value!r}'
+
+
+def _checked(entry: str, known: Mapping[str, Any], row: Mapping[Any, Any]) -> dict[str, Any]:
     merged = {**known, **row}
     for key in ("class", "blame", "clears", "remedy"):
         if not merged.get(key):

@@ -23,6 +23,24 @@ def refusal(read: Callable[[Path], object], path: Path) -> str:
     return str(refused.value)
 
 
+def test_everything_that_is_wrong_in_a_file_is_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("xid: {79: {blam: x, remedey: y}, abc: {}, 999: {class: Deadly}}\neffects: {}\n")
+    with pytest.raises(CatalogueError) as caught:
+        catalogue.built(file)
+    assert [problem.removeprefix(f"{file}: ").split(";")[0] for problem in caught.value.problems] == [
+        "xid 79: unknown key 'blam'",
+        "xid 79: unknown key 'remedey'",
+        "xid abc: the number must be a whole one, not 'abc'",
+        "xid 999: blame is missing",
+        "'effects' cannot be overridden, only xid and recovery_action",
+    ]
+    file.write_text("pcie_replay: {}\npcie_replays: {per_minute: 1, per_min: x}\n")
+    with pytest.raises(LimitsError) as refused:
+        limits.built(file)
+    assert len(refused.value.problems) == 3
+
+
 def of_settings(path: Path) -> str:
     return "; ".join(map(str, config.check_file(path)))
 

@@ -46,7 +46,8 @@ def test_a_file_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("- 1", "must be a mapping of checks"),
-        ("pcie_replay: {per_min: 1}", "unknown check 'pcie_replay'; known are gpu_lost"),
+        ("pcie_replay: {per_min: 1}", "unknown check 'pcie_replay'; did you mean pcie_replays?"),
+        ("phase_of_moon: {}", "unknown check 'phase_of_moon'; known are gpu_lost"),
         ("pcie_replays: 7", "pcie_replays: must be a mapping of raise_after_s, clear_after_s, per_min"),
         ("pcie_replays: {per_minute: 1}", "pcie_replays: unknown key 'per_minute'; known are"),
         ("pcie_replays: {per_min: many}", "pcie_replays: per_min must be a number, not 'many'"),

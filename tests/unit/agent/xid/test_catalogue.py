@@ -55,7 +55,7 @@ def test_a_blame_that_is_not_conditional_any_more_loses_its_condition(file: Path
         ("xid: [79]", "xid must map numbers to entries"),
         ("xid: {seventy-nine: {}}", "xid seventy-nine: the number must be a whole one"),
         ("xid: {79: replace it}", "xid 79: must be a mapping"),
-        ("xid: {79: {remedey: x}}", "xid 79: unknown key 'remedey'; known are blame"),
+        ("xid: {79: {remedey: x}}", "xid 79: unknown key 'remedey'; did you mean remedy?"),
         ("xid: {79: {class: Deadly}}", "xid 79: class 'Deadly' is none of FatalHardware"),
         ("xid: {79: {clears: never}}", "xid 79: clears 'never' is none of replacement"),
         ("xid: {79: {blame: No}}", 'xid 79: blame must be a text in quotes (blame: "No"), not False'),
