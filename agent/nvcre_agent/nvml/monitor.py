@@ -36,7 +36,7 @@ from nvcre_agent.nvml.snapshot import (
     inventory_from_json,
     snapshot_from_json,
 )
-from nvcre_agent.nvml.timing import CALL_SECONDS, Timing, backoff_s
+from nvcre_agent.nvml.timing import CALL_SECONDS, Timing, backoff_s, failures_in_a_row
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ class NvmlMonitor:
         self._drains: dict[int, asyncio.Future[bool]] = {}
         self._snapshots: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._watching: MonitorState | None = None  # what the child of now said when it began
+        self._watching_since_s: float | None = None
         self.state = _STARTING
         self.inventory: Inventory | None = None  # the last one known in good order
         self.last_snapshot: Snapshot | None = None
@@ -200,16 +201,19 @@ class NvmlMonitor:
             if await self._stay_released():
                 failures = 0
                 continue
-            self._watching = None
+            self._watching = self._watching_since_s = None
             state = await self._one_child()
             self._process = None
             self._give_up_requests()
             if self._stopping or self._released_until_s:
                 continue
             await self._change_state(state)
-            failures = 0 if self._watching is not None else failures + 1
+            failures = failures_in_a_row(failures, self._watched_s(), self._timing)
             self.counts.restarts += 1
             await self._pause(backoff_s(failures, self._timing))
+
+    def _watched_s(self) -> float:
+        return 0.0 if self._watching_since_s is None else time.monotonic() - self._watching_since_s
 
     async def _stay_released(self) -> bool:
         """False at once where nobody asked for it."""
@@ -335,6 +339,7 @@ class NvmlMonitor:
                 deaf = ", ".join(f"GPU {index} ({why})" for index, why in refused.items())
                 message = f"no events from {deaf}; snapshots still cover it" if deaf else ""
                 self._watching = MonitorState(Sight.WATCHING, "", message)
+                self._watching_since_s = self._watching_since_s or time.monotonic()
                 await self._change_state(self._watching)
             case {"say": "blind", "reason": reason, "message": message}:
                 return MonitorState(Sight.BLIND, reason, message)

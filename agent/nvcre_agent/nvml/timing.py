@@ -23,6 +23,11 @@ class Timing:
     longest_backoff_s: float = 60.0
 
 
+def failures_in_a_row(before: int, watched_s: float, timing: Timing) -> int:
+    """After one more child has ended; one that watched for as long as the longest pause has begun well."""
+    return 0 if watched_s >= timing.longest_backoff_s else before + 1
+
+
 def backoff_s(failures: int, timing: Timing) -> float:
-    """Pause before the next child after so many in a row that never got to watch."""
+    """Pause before the next child after so many in a row that did not watch for long."""
     return min(timing.longest_backoff_s, timing.first_backoff_s * 2.0 ** min(failures, 16))

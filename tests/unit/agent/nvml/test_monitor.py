@@ -13,7 +13,7 @@ import pytest
 from nvcre_agent.nvml.call_note import CallNote, Doing
 from nvcre_agent.nvml.monitor import NvmlMonitor
 from nvcre_agent.nvml.snapshot import MonitorState, Sight, Snapshot, Unread
-from nvcre_agent.nvml.timing import Timing, backoff_s
+from nvcre_agent.nvml.timing import Timing, backoff_s, failures_in_a_row
 
 from tests.support.simulated_nvml import SOON_S, TIMING, SimulationDirectory, alive, eventually, monitoring
 
@@ -283,6 +283,14 @@ asyncio.run(main())
 @pytest.mark.parametrize(("failures", "pause_s"), [(0, 1), (1, 2), (3, 8), (6, 60), (10_000, 60)])
 def test_restarts_slow_down(failures: int, pause_s: float) -> None:
     assert backoff_s(failures, Timing()) == pause_s
+
+
+def test_a_child_that_ends_again_and_again_soon_after_it_began_is_not_started_each_second() -> None:
+    failures = 0
+    for _ in range(6):
+        failures = failures_in_a_row(failures, 2.0, Timing())
+    assert backoff_s(failures, Timing()) == 60
+    assert failures_in_a_row(failures, 60.0, Timing()) == 0
 
 
 def test_the_child_stays_small() -> None:
