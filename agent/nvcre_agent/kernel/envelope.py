@@ -77,7 +77,7 @@ _HUMAN = re.compile(
     r"(?: [A-Z]{3,5})?(?: (\d{4}))?(?: <[^>]{1,24}>)?\] ?"
 )
 _BRACKETED_ISO = re.compile(r"\[(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|[+-]\d\d:?\d\d))?)\]:? ?")
-_RELATIVE = re.compile(r"\[ {0,16}[+<] {0,16}\d{1,12}\.\d{1,9}>?\] ?")
+_RELATIVE = re.compile(r"\[ {0,16}[+<-] {0,16}\d{1,12}\.\d{1,9}>?\] ?")
 _RFC3164 = re.compile(rf"{_DATE}(?: (\d{{4}}))? (\d\d):(\d\d):(\d\d)(?:\.\d{{1,9}})?(?: (\d{{4}}))? ")
 _DAY_TIME = r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)([.,]\d{1,9})?"
 _ISO = re.compile(rf"{_DAY_TIME}(?: ?(Z|UTC|[+-]\d\d:?\d\d))?:? ")
@@ -91,7 +91,10 @@ _LABELS = re.compile(r'\{[\w.]{1,128}="[^{}]{0,2048}"\} ')  # of a stream in Lok
 _ENTITY = re.compile(r"&(?:lt|gt|amp|quot|#39|#34|apos);")
 _ENTITIES = {"&lt;": "<", "&gt;": ">", "&amp;": "&", "&quot;": '"', "&#34;": '"', "&#39;": "'", "&apos;": "'"}
 _DMESG_ISO = re.compile(r":\d\d,\d{6}")  # no other tool writes a comma
-_RFC5424_REST = re.compile(r"(\S{1,255}) (\S{1,48}) (\S{1,128}) (\S{1,32}) (?:-|(?:\[[^\]]{0,1024}\])+) ?\ufeff?")
+_RFC5424_REST = re.compile(
+    r"(\S{0,254}[^\s:]) (\S{0,47}[^\s:]) (\S{1,128}) (\S{1,32}) "
+    r"(?:-|(?:\[[^\s\]=\"]{1,64}(?: [^\s\]=\"]{1,64}=\"(?:[^\"\\\\]|\\\\.){0,1024}\"){1,32}\])+)(?: |$)\ufeff?"
+)
 _VMKERNEL_CPU = re.compile(r"cpu\d{1,5}:\d{1,12}(?: opID=\w{1,32})?\)(?:WARNING: |ALERT: )?")
 # What stands before whole lines: a host (pdsh, clush, oc), a file (grep), a pod (kubectl, stern), a login prompt.
 _OUTSIDE = re.compile(
@@ -261,10 +264,10 @@ class _Peeled:
             self._keep(found.end(), Writer.KERNEL, None)
         elif rest.startswith(_KERNEL_TAG):  # journalctl --no-hostname
             self._keep(len(_KERNEL_TAG), Writer.KERNEL, None)
-        elif self._structured_syslog():
-            return
         elif _DMESG_ISO.search(stamp.printed) is not None:
             self._keep(0, Writer.KERNEL, None)
+        elif self._structured_syslog():
+            return
         elif tag is not None and tag[4] is not None:
             self._tag(tag)
         elif looks_like_kernel(rest):
@@ -279,7 +282,7 @@ class _Peeled:
 
     def _structured_syslog(self) -> bool:
         """RFC 5424: HOST APP PROCID MSGID STRUCTURED-DATA MSG, where the time came from."""
-        if (found := _RFC5424_REST.match(self.rest)) is None or found[2].endswith(":"):
+        if (found := _RFC5424_REST.match(self.rest)) is None:
             return False
         self._keep(found.end(), Writer.KERNEL if found[2] in _KERNEL_TAGS else Writer.PROCESS, None)
         self.escaped = _OCTAL

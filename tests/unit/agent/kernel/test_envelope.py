@@ -17,6 +17,7 @@ PREFIXES = {
     "dmesg -T": "[Tue May  5 05:05:05 2026] ",
     "dmesg -H": "[May 5 05:05] ",
     "dmesg -H, later lines": "[  +0.000012] ",
+    "dmesg -H, a line that overtook another": "[  -0.000012] ",
     "dmesg -d": "[  200.011791 <    0.000012>] ",
     "dmesg -dT": "[Tue May  5 05:05:05 2026 <    0.000012>] ",
     "dmesg -x": "kern  :err   : [  200.011791] ",
@@ -98,6 +99,20 @@ def test_a_prefix_of_no_known_tool_is_learned_from_the_first_lines(prefix: str) 
     told, reading = read(f"{prefix}usb 1-1: new device\n{prefix}{XID}\n{prefix.replace('0', '7')}{XID}\n")
     assert [(one.event.line, one.event.message) for one in told] == [(2, BUS), (3, BUS)]
     assert reading.node_suspect
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Faking a node at [mem 0x0000-0xffff]",
+        "pps_core: Software ver. 5.3.6 - Copyright 2005",
+        "ACPI: PCI Root Bridge [PC00] (x)",
+    ],
+)
+@pytest.mark.parametrize("prefix", ["2026-05-05T05:05:05,123456+00:00 ", "2026-05-05T05:05:05.123456789Z "])
+def test_a_kernel_s_line_of_five_words_is_no_structured_syslog(prefix: str, text: str) -> None:
+    told, _ = read(f"{prefix}{text}\n{prefix}{XID}\n")
+    assert [one.event.line for one in told] == [2]
 
 
 @pytest.mark.parametrize("prefix", ['INFO saw "[  200.011791] ', "INFO it said: "])
