@@ -100,7 +100,7 @@ def test_27_a_slow_link_accuses_neither_of_its_ends() -> None:
 def test_27_where_every_pair_is_fast_the_fabric_is_suspected() -> None:
     found = World(NODES).attribution()
     assert (found.entries, found.reason) == ((), Reason.NOT_NARROWED)
-    assert "every pair of its nodes is fast: the fabric between them is suspected" in found.message.replace("E", "e")
+    assert found.message.startswith("Every pair of its nodes is fast: the fabric between them is suspected")
 
 
 @pytest.mark.parametrize("nodes", [("a", "b"), ("a", "b", "c")])
