@@ -211,8 +211,12 @@ class Caches:
                 group.create_task(informer.run())
 
     def job_of_run(self, run: Key) -> Key | None:
-        """The Job whose workload has this name."""
+        """The Job whose workload has this name; of several, as long names are cut to it, the one that has got it."""
         found = self.jobs.by_index("run", f"{run[0]}/{run[1]}")
+        if len(found) > 1 and (held := self.train_jobs.get(run[1], run[0])) is not None:
+            owners = held.raw["metadata"].get("ownerReferences") or []
+            uids = {owner.get("uid") for owner in owners if owner.get("controller")}
+            found = [job for job in found if job.raw["metadata"].get("uid") in uids] or found
         return found[0].key if found else None
 
     def pairs_of(self, job: Job) -> tuple[Job, ...]:

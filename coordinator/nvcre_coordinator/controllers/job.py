@@ -399,7 +399,9 @@ class JobController:
             self._jobs_on.get(node, set()).discard(key)
         self._awaiting.discard(key)
         self._written.pop(key, None)
-        self._memory.forget((key[0], workload_name(key[1])))
+        run = key[0], workload_name(key[1])
+        if self._caches.job_of_run(run) is None:  # else it is another Job's, whose long name is cut to the same
+            self._memory.forget(run)
         self._actions.forget(key)
         self._metrics.drop_job(*key)
         if len(self._told) > MOST_TOLD:

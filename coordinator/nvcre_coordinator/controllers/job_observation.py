@@ -68,10 +68,11 @@ class JobObserver:
         run = self.run_key(job)
         if not concluded(job.status):
             await self._memory.load(run, job)
-        pods = self._memory.pods(run, job)
+        created = self._workload_created(job)
+        pods = self._memory.pods(run, job, created)
         if failed(job.status) and not concluded(job.status) and not any(pod.failed and pod.node for pod in pods):
             await self._memory.look(run)
-            pods = self._memory.pods(run, job)
+            pods = self._memory.pods(run, job, created)
         group = group_nodes(job, tuple(sorted({pod.node for pod in pods if pod.node})))
         healths = {node: health for node in group if (health := self._caches.healths.get(node)) is not None}
         # With the NodeHealths, before anything is waited for: a confirmation may not be newer than what it confirms.
@@ -192,6 +193,13 @@ class JobObserver:
         if obj is None or not self._adapter.owned(job, obj):
             return Gone(self._adapter.title(job))
         return self._adapter.read(obj)
+
+    def _workload_created(self, job: Job) -> datetime | None:
+        """None where our copy of it is not the Job's own."""
+        held = self._caches.train_jobs.get(self._adapter.reference(job).name, job.metadata.namespace)
+        if held is None or not self._adapter.owned(job, held.raw):
+            return None
+        return self._adapter.read(held.raw).created_at
 
     async def _uncached(self, name: str, namespace: str) -> dict[str, Any] | None:
         try:

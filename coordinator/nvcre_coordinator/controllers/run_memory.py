@@ -114,9 +114,15 @@ class RunMemory:
             await asyncio.wait(self._tasks)
         self._runs.clear()
 
-    def pods(self, run_key: Key, job: Job) -> tuple[PodRecord, ...]:
-        """The run's pods: of this Job (an earlier one of its name has older pods), not of an attempt given up."""
-        created = job.metadata.creation_timestamp
+    def pods(self, run_key: Key, job: Job, workload_created: datetime | None = None) -> tuple[PodRecord, ...]:
+        """The run's pods: not of an attempt given up, and of this Job.
+
+        An earlier one of its name has older pods; so has one whose long name is cut to the same workload's, which this
+        Job's had to wait for.
+        """
+        created = max(
+            (at for at in (job.metadata.creation_timestamp, workload_created) if at is not None), default=None
+        )
         return tuple(
             pod
             for pod in self._runs.get(run_key, _Run()).record.pods.values()

@@ -33,6 +33,7 @@ class Workload:
     message: str = ""
     uid: str = ""
     restart: int = 0  # which restart of its Job this is
+    created_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

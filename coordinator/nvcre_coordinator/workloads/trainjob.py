@@ -76,6 +76,7 @@ def read_train_job(train_job: TrainJob) -> Workload:
         phase=phase,
         message=message,
         uid=train_job.metadata.uid,
+        created_at=train_job.metadata.creation_timestamp,
         restart=int(restart) if restart.isascii() and restart.isdecimal() and len(restart) <= 9 else 0,
     )
 

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nvcre_coordinator.controllers.caches import Cached, Caches, cached_pod
 from nvcre_coordinator.controllers.job_observation import JobObserver
 from nvcre_coordinator.controllers.run_memory import RunMemory
 from nvcre_coordinator.core.attribution import AgentState
 from nvcre_coordinator.core.incidents import Cursor
 from nvcre_coordinator.core.job_lifecycle import decide
+from nvcre_coordinator.core.naming import workload_name
 from nvcre_coordinator.core.node_health import NodeHealth, node_health
 from nvcre_coordinator.core.observed import Observed, WorkloadPhase
 from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
@@ -177,3 +179,36 @@ async def test_a_pair_that_was_given_up_is_looked_at_until_its_workload_is_gone(
         job = build.job({"conditions": [{**failed, "reason": reason}], "workloadRef": reference})
         seen, _ = await world.observer().observe(job, build.at(60), build.at(0))
         assert (seen.workload is not None) is looked_at
+
+
+LONG = "experiment-with-a-name-longer-than-a-workload-s-may-be-{}"
+COLLIDING = (LONG.format(160), LONG.format(178))
+
+
+def cached_object(uid: str, **metadata: Any) -> Any:
+    return Cached({"metadata": {"name": f"name-of-{uid}", "namespace": "team", "uid": uid, **metadata}}, None)
+
+
+def test_of_two_jobs_whose_long_names_are_cut_to_one_the_run_is_the_one_s_that_has_got_the_workload() -> None:
+    assert workload_name(COLLIDING[0]) == workload_name(COLLIDING[1])
+    owner = {"uid": "second", "controller": True}
+    held = cached_object("workload", ownerReferences=[owner])
+    jobs = SimpleNamespace(by_index=lambda *_: [cached_object("first"), cached_object("second")])
+    caches = SimpleNamespace(jobs=jobs, train_jobs=SimpleNamespace(get=lambda *_: held))
+    assert Caches.job_of_run(caches, ("team", "run")) == ("team", "name-of-second")  # type: ignore[arg-type]
+
+
+async def test_pods_from_before_the_workload_was_created_are_another_job_s(build: Any, world: World) -> None:
+    """That had the same name, and for whose end this Job's waited."""
+    job = build.started()
+    memory = RunMemory(world, lambda _: None)  # type: ignore[arg-type]
+    labels = {"jobset.sigs.k8s.io/jobset-name": "run-workload"}
+    for name, created in (("theirs", 10), ("ours", 20)):
+        metadata = {
+            "name": name, "namespace": "team", "uid": name, "labels": labels,
+            "creationTimestamp": build.at(created).isoformat(), "ownerReferences": [batch_job("run-workload-node-0")],
+        }  # fmt: skip
+        memory.note(cached_pod({"metadata": metadata, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}))
+    run = ("team", "run-workload")
+    assert [pod.name for pod in memory.pods(run, job)] == ["theirs", "ours"]
+    assert [pod.name for pod in memory.pods(run, job, build.at(19))] == ["ours"]
