@@ -57,7 +57,7 @@ def main() -> int:
     assert plan.scenario is not None
     expected = plan.scenario.expect
     assert expected is not None
-    console.print(f"[bold]Scenario {SCENARIO}[/bold]: {plan.scenario.description}", highlight=False)
+    console.print(f"[bold]Scenario {SCENARIO}[/bold]: {plan.scenario.description}", highlight=False, soft_wrap=True)
     manifest = read_manifest(shipped("examples", "examples") / "nccl-all-reduce.yaml")
     reports = asyncio.run(run_manifest(plan, manifest, timeout_s=TIMEOUT_S, console=console))
     show_reports(reports, output="text", scenario=SCENARIO)

@@ -27,6 +27,7 @@ from nvcre_cli.render.sizes import show_size
 from nvcre_cli.terminal import Terminal, write_result
 
 SHOWN_STEPS = 12
+SHOWN_HOSTS = 8
 NOTHING_KNOWN = (
     "no built-in LogProfile finds a table of nccl-tests or a training step in it; --profile takes one of your own "
     "(nvcre profile list, show, test). `nvcre-agent kernel-log` reads kernel logs."
@@ -97,7 +98,9 @@ def _read_by(measured: Measured, *, guessed: bool) -> str:
 
 
 def _print_table(console: Console, test: NcclTest) -> None:
-    where = ", ".join(f"{host} ({ranks})" for host, ranks in list(test.hosts.items())[:8])
+    hosts = [f"{host} ({ranks})" for host, ranks in test.hosts.items()]
+    more = f" and {len(hosts) - SHOWN_HOSTS} more" if len(hosts) > SHOWN_HOSTS else ""
+    where = ", ".join(hosts[:SHOWN_HOSTS]) + more
     head = f"\n{test.name or 'a collective that the log does not name'}: {test.status}"
     if test.reasons:
         head += f" ({', '.join(test.reasons)})"

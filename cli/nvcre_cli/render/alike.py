@@ -33,6 +33,11 @@ def failed_nodes(rows: Sequence[JsonObject]) -> list[JsonObject]:
     return _folded(rows, lambda row: repr({**row, "name": ""}), _as_one_node)
 
 
+def incidents(rows: Sequence[JsonObject]) -> list[JsonObject]:
+    """Alike: the same fault on many nodes or GPUs, as of a fabric or a power feed; those it met first are named."""
+    return _folded(rows, _fault, _as_one_incident)
+
+
 def _folded(
     rows: Sequence[JsonObject],
     alike: Callable[[JsonObject], Hashable],
@@ -47,6 +52,24 @@ def _folded(
 
 def _as_one_node(group: Sequence[JsonObject]) -> JsonObject:
     return {**group[0], "name": f"{len(group)} nodes: {names([row['name'] for row in group])}"}
+
+
+def _fault(incident: JsonObject) -> Hashable:
+    what = [incident.get(key) for key in ("kind", "code", "check", "faultClass", "injected")]
+    return (*what, (incident.get("component") or {}).get("kind"))
+
+
+def _as_one_incident(group: Sequence[JsonObject]) -> JsonObject:
+    nodes_hit = list(dict.fromkeys(row["node"] for row in group))
+    kind = (group[0].get("component") or {}).get("kind", "")
+    return {
+        **group[0],
+        "node": f"{len(nodes_hit)} nodes: {names(nodes_hit)}" if len(nodes_hit) > 1 else nodes_hit[0],
+        "component": {"kind": f"{len(group)} x {kind}".rstrip(" x")},
+        "message": f"the first: {group[0].get('message', '')}",
+        "count": sum(int(row.get("count", 1)) for row in group),
+        "sources": sorted({source for row in group for source in row.get("sources") or ()}),
+    }
 
 
 def _outcome(probe: JsonObject) -> Hashable:

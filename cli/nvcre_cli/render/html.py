@@ -40,7 +40,7 @@ def _job(report: JobReport) -> str:
         _section("Bandwidth", _bandwidth(report)),
         *(_section(f"Goodput {goodput['name']}", _goodput(goodput, report)) for goodput in report.goodput),
         _section("Probes after the run", _folded(_probe_rows, report.probes, alike.probes(report.probes))),
-        _section("What the agents saw", _incidents(report)),
+        _section("What the agents saw", _folded(_incident_rows, report.incidents, alike.incidents(report.incidents))),
         _section("Parts of logs that could not be read", _rows(report.log_gaps, ("pod", "reason", "after", "before"))),
         _section("Nodes", _folded(_node_rows, report.nodes, alike.nodes(report.nodes))),
         _section("Warnings", _rows(report.warnings, ("reason", "about", "message"))),
@@ -154,7 +154,7 @@ def _probe_rows(probes: Sequence[JsonObject]) -> str:
     return _table(("node", "probe", "busbw GB/s", "verdict", "comparison"), rows)
 
 
-def _incidents(report: JobReport) -> str:
+def _incident_rows(incidents: Sequence[JsonObject]) -> str:
     rows = [
         (
             incident.get("firstSeen", ""),
@@ -165,7 +165,7 @@ def _incidents(report: JobReport) -> str:
             incident.get("count", 1),
             ", ".join(incident.get("sources") or ()),
         )
-        for incident in report.incidents
+        for incident in incidents
     ]
     return _table(("first seen", "node", "where", "what", "class", "count", "seen by"), rows)
 

@@ -215,7 +215,7 @@ def _incidents(report: JobReport, *, narrow: bool) -> Table | None:
         return None
     beside = () if narrow else ("class", "count", "seen by")
     table = _table("What the agents saw", "time", "node", "where", "what", *beside)
-    for incident in report.incidents:
+    for incident in alike.incidents(report.incidents):
         component = incident.get("component") or {}
         where = f"{component.get('kind', '')} {component.get('index', '')}".strip()
         cells = (

@@ -85,6 +85,24 @@ def test_a_group_that_could_not_be_narrowed_is_one_block():
         assert "500 nodes: n0, n1, n2 and 497 more" in text
 
 
+def test_the_same_fault_everywhere_is_one_row_that_names_whom_it_met_first():
+    def fault(node, index, code=79):
+        component = {"kind": "GPU", "index": index}
+        return {"node": node, "kind": "Xid", "code": code, "component": component, "message": f"m{index}", "count": 2}
+
+    own = fault("n3", 0, code=48)
+    one, everywhere = alike.incidents([*(fault(f"n{n}", gpu) for n in (7, 2) for gpu in range(5)), own])
+    assert one == own
+    assert (everywhere["node"], everywhere["component"], everywhere["count"]) == (
+        "2 nodes: n7, n2",
+        {"kind": "10 x GPU"},
+        20,
+    )
+    assert everywhere["message"] == "the first: m0"
+    [of_one_node] = alike.incidents([fault("n1", gpu) for gpu in range(9)])
+    assert of_one_node["node"] == "n1"
+
+
 def test_a_few_nodes_are_all_shown(report):
     few = report.nodes[: alike.FEW]
     assert alike.nodes(few) == few
