@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
 from nvcre_kube.resources import JOBS
 
+from nvcre_cli.crd_fields import unknown_fields
 from nvcre_cli.durations import show_duration
 from nvcre_cli.fetch import gather
 from nvcre_cli.manifest import Document, Manifest
@@ -58,7 +59,8 @@ def refusal(document: Document, error: ApiError) -> str:
     lines = [f"{document.title} is refused: {error.reason or error.status}"]
     lines += [f"  {cause.get('field') or '(object)'}: {cause.get('message', '')}" for cause in causes]
     if not error.causes:
-        lines.append(f"  {error.message}")
+        unknown = [f"  {line}" for line in unknown_fields(document.content["kind"], error.message)]
+        lines += unknown or [f"  {error.message}"]
     return "\n".join(lines)
 
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 from nvcre_local.apiserver.schema import StructuralSchema
-from nvcre_local.cluster_objects import crd_directories
-from nvcre_local.cluster_yaml import load_document
 from nvcre_logs.profile import EventPattern, LogProfileSpec, Patterns, Timestamp
 from nvcre_logs.profile_problems import NO_PATTERNS, problems
+
+from nvcre_cli.crd_fields import meant, version_of
 
 _ANY_LAYOUT = "2006"
 _NAMES = {field.encode_name: field.name for field in msgspec.structs.fields(Patterns)}
@@ -27,24 +26,16 @@ def wrong_with(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _by_the_schema(manifest: Mapping[str, Any]) -> Iterator[str]:
-    crd = load_document((crd_directories()[0] / "logprofiles.yaml").read_bytes())
-    [version] = crd["spec"]["versions"]
+    version = version_of("LogProfile")
+    if version is None:
+        return
     obj = copy.deepcopy(dict(manifest))
     schema = StructuralSchema.from_crd_version(version)
     for path in schema.prune(obj):
-        yield f"{path}: no such field{_meant(path, version['schema']['openAPIV3Schema'])}"
+        yield f"{path}: no such field{meant(path, version)}"
     schema.default(obj)
     for cause in schema.validate(obj):
         yield f"{cause.field}: {cause.message.removeprefix(f'{cause.field}: ')}"
-
-
-def _meant(path: str, schema: Mapping[str, Any]) -> str:
-    """`; did you mean checkpointSave?`"""
-    *above, name = path.split(".")
-    for part in above:
-        schema = schema.get("properties", {}).get(part, {})
-    close = get_close_matches(name, schema.get("properties", {}), 1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(schema.get('properties', {}))}"
 
 
 def _by_the_readers(spec: Any) -> list[str]:

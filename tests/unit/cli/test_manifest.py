@@ -82,6 +82,11 @@ def test_the_servers_refusal_is_shown_as_field_and_rule():
     causes.append({"field": "<nil>", "message": unchecked, "reason": "FieldValueInvalid"})
     error = ApiError(422, "Invalid", "long text", {"details": {"causes": causes}})
     assert refusal(document, error) == "Job default/j is refused: Invalid\n  spec.workload: Required value"
+    typo = 'strict decoding error: unknown field "spec.bandwidthMeasurment", unknown field "spec.checkpoint.restarts"'
+    assert refusal(document, ApiError(400, "BadRequest", typo)).splitlines()[1:] == [
+        "  spec.bandwidthMeasurment: no such field; did you mean bandwidthMeasurement?",
+        "  spec.checkpoint.restarts: no such field; did you mean maxRestarts?",
+    ]
     assert refusal(document, ApiError(403, "Forbidden", "no")) == "Job default/j is refused: Forbidden\n  no"
 
 
