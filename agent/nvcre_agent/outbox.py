@@ -75,16 +75,23 @@ class Outbox:
 
         contents = opened.contents
         self._state = dict(contents.state)
-        self.outbox_id = contents.outbox_id or uuid.uuid4().hex
+        known = contents.outbox_id
+        self.outbox_id = known if known is not None and rows.usable_id(known) else uuid.uuid4().hex
         self._set_aside(opened.set_aside)
         for one in self._readable(contents):
             self._queue.put(one)
         self.last_seq = max(rows.number(self._state.get("seq_reserved", "0")), self._queue.last or 0)
         self._loaded_through = self._ready_through = self.last_seq
-        self._incidents = {str(row[0]): row for row in contents.incidents}
         self.kept = tuple(kept for kept in map(rows.kept, contents.incidents) if kept is not None)
+        self._incidents = {one.incident.id: rows.incident_row(one) for one in self.kept}
+        unreadable = len(contents.incidents) - len(self.kept)
+        self.events_dropped[DropReason.CORRUPT] += unreadable
+        if unreadable:  # the kernel log tells it again
+            self._state.pop("position", None)
         self.position = rows.position(self._state)
-        first = [self._set("outbox_id", self.outbox_id), self._reserve()]
+        first: Sequence[Statement] = [self._set("outbox_id", self.outbox_id), self._reserve()]
+        if self.events_dropped[DropReason.CORRUPT]:
+            first = self._everything().statements
         connection, error = opened.connection, opened.error
         if connection is not None:
             try:

@@ -1,6 +1,7 @@
 """Rows of the outbox's tables from and to our values. What cannot be read and may be lost is None."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -19,6 +20,13 @@ log = logging.getLogger(__name__)
 
 MAX_SEQ = 2**62  # what SQLite can hold, with room above
 MAX_POSITION = 10**20  # what a record of a kernel log may say of itself
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")  # what the coordinator takes
+
+
+def usable_id(text: str | None) -> bool:
+    return text is not None and _ID.fullmatch(text) is not None
+
 
 EVERYTHING_GONE: tuple[Statement, ...] = (
     ("DELETE FROM state", ()),
@@ -87,20 +95,14 @@ def incident_row(kept: Kept) -> tuple[Any, ...]:
 
 
 def kept(row: Sequence[Any]) -> Kept | None:
-    """None for a row of another version: its events and the kernel log tell it again."""
+    """None for a row of another version, or a damaged one."""
     try:
         _, body, subject, clears, boot_id, last_monotonic_s, remedied, finding_key = row
-        if not isinstance(last_monotonic_s, float) or not isfinite(last_monotonic_s):
-            raise TypeError(f"no time: {last_monotonic_s!r}")  # noqa: TRY301
-        return Kept(
-            incident=wire.incident_from(pb.Incident.FromString(body)),
-            subject=str(subject),
-            clears=Clears(clears),
-            boot_id=str(boot_id),
-            last_monotonic_s=last_monotonic_s,
-            remedied=bool(remedied),
-            finding_key=str(finding_key),
-        )
+        incident = wire.incident_from(pb.Incident.FromString(body))
+        texts = all(isinstance(value, str) for value in (subject, boot_id, finding_key))
+        if not texts or not isfinite(last_monotonic_s) or not usable_id(incident.id):
+            raise TypeError("a value of a kind that was never written")  # noqa: TRY301
+        return Kept(incident, subject, Clears(clears), boot_id, last_monotonic_s, bool(remedied), finding_key)
     except (DecodeError, KeyError, ValueError, TypeError) as error:
         log.warning("outbox incident unreadable id=%s error=%r", row[0], str(error))
         return None

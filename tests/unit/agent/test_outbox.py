@@ -256,7 +256,7 @@ async def test_rows_of_another_version_are_left_out_and_counted(tmp_path: Path) 
     file.close()
     async with running(path) as again:
         assert [one.seq for one in again.pending(after=0, limit=10)] == [third]
-        assert again.events_dropped[DropReason.CORRUPT] == 2
+        assert again.events_dropped[DropReason.CORRUPT] == 3
         assert again.kept == ()
 
 

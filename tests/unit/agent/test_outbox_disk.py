@@ -220,9 +220,7 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_set_aside_and_made_ane
         ("UPDATE state SET value = CAST(x'fffe' AS TEXT) WHERE key = 'baseline'", True),
         ("UPDATE events SET kind = CAST(x'fffe' AS TEXT) WHERE seq = (SELECT max(seq) FROM events)", True),
         ("UPDATE events SET seq = 9223372036854775807 WHERE seq = (SELECT max(seq) FROM events)", True),
-        ("UPDATE incidents SET last_monotonic_s = 'abc'", True),
         ("UPDATE incidents SET last_monotonic_s = 9e999", True),
-        ("UPDATE incidents SET subject = x'00'", True),
         ("UPDATE state SET value = '99999999999999999999 b' WHERE key = 'position'", True),  # a log's own number
         ("UPDATE state SET value = x'01' WHERE key = 'position'", False),
         ("UPDATE state SET value = '99999999999999999999' WHERE key = 'seq_reserved'", False),
@@ -253,6 +251,48 @@ async def test_a_damaged_value_costs_its_row_or_the_file_but_never_the_agent(
         await settled(outbox)
     async with running(path) as again:
         assert told(again)[-1] == "new"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE incidents SET body = x'ff'",
+        "UPDATE incidents SET clears = 'whatever a newer agent says'",
+        "UPDATE incidents SET subject = x'00'",
+        "UPDATE incidents SET id = CAST(x'fffe' AS TEXT), last_monotonic_s = 'abc'",
+    ],
+)
+async def test_for_an_incident_that_cannot_be_read_the_kernel_log_is_read_again_once(
+    damage: str, tmp_path: Path
+) -> None:
+    """Else the next snapshot has it not, and the coordinator takes its GPU for a sound one."""
+    path = tmp_path / "outbox.sqlite"
+    async with running(path) as outbox:
+        keep = [Kept(incident(), "00000000:3B:00.0", Clears.REBOOT, "b", 1.0)]
+        outbox.append([change()], boot_id="b", keep=keep, position=Position("b", 3))
+        await settled(outbox)
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute(damage)
+        file.commit()
+    async with running(path) as outbox:
+        assert (outbox.kept, outbox.position, outbox.events_dropped[DropReason.CORRUPT]) == ((), None, 1)
+        outbox.append([change(key="new")], boot_id="b", position=Position("b", 4))
+        await settled(outbox)
+    async with running(path) as again:
+        assert (again.position, again.events_dropped[DropReason.CORRUPT]) == (Position("b", 4), 0)
+
+
+async def test_an_id_that_no_coordinator_takes_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    async with running(path) as outbox:
+        outbox.append([change(key="first")], boot_id="b")
+        await settled(outbox)
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE state SET value = 'a' || char(0) WHERE key = 'outbox_id'")
+        file.commit()
+    async with running(path) as outbox:
+        assert outbox.outbox_id.isalnum()
+        assert told(outbox) == ["first"]
 
 
 def test_a_damaged_name_in_the_schema_is_damage_too(tmp_path: Path) -> None:
