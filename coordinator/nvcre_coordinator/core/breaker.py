@@ -8,6 +8,7 @@ writing down. Writes nothing, reads no clock.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -100,7 +101,13 @@ def _many(fleet_size: int, rules: Rules) -> float:
 def silent_nodes(lost_since: Mapping[str, datetime], now: datetime, *, fleet_size: int, rules: Rules) -> set[str]:
     """Nodes whose silence is to be written down: long enough, and not so many at once that we are the likelier cause.
 
-    One silent node is always written: a tenth of a small fleet is less than one.
+    One silent node is always written: a tenth of a small fleet is less than one. Those that have been away for long hide
+    nobody who falls silent now.
     """
-    silent = {node for node, since in lost_since.items() if now - since >= rules.silence}
-    return set() if len(silent) > max(1.0, rules.silent_share * fleet_size) else silent
+    times = sorted(lost_since.values())
+    most = max(1.0, rules.silent_share * fleet_size)
+
+    def at_once(since: datetime) -> int:
+        return bisect_right(times, since + rules.breaker_window) - bisect_left(times, since - rules.breaker_window)
+
+    return {node for node, since in lost_since.items() if now - since >= rules.silence and at_once(since) <= most}

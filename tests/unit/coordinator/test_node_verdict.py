@@ -160,6 +160,8 @@ def test_the_breaker_closes_after_a_while() -> None:
         ([600] * 11, 100, 0),  # more than a tenth: we are the likelier cause
         ([600], 4, 1),  # one node of a small fleet
         ([600] * 2, 4, 0),
+        ([3600 * hours for hours in range(1, 31)], 100, 30),  # one after the other
+        ([86_400] * 11 + [600], 100, 1),  # those of yesterday hide nobody
     ],
 )
 def test_silence_worth_writing_down(silent_s: list[int], fleet_size: int, written: int) -> None:
