@@ -101,8 +101,8 @@ def _many(fleet_size: int, rules: Rules) -> float:
 def silent_nodes(lost_since: Mapping[str, datetime], now: datetime, *, fleet_size: int, rules: Rules) -> set[str]:
     """Nodes whose silence is to be written down: long enough, and not so many at once that we are the likelier cause.
 
-    One silent node is always written: a tenth of a small fleet is less than one. Those that have been away for long hide
-    nobody who falls silent now.
+    One silent node is always written: a tenth of a small fleet is less than one. Those that have long been away
+    hide nobody who falls silent now.
     """
     times = sorted(lost_since.values())
     most = max(1.0, rules.silent_share * fleet_size)
