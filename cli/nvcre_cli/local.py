@@ -62,8 +62,12 @@ async def keep_up(plan: ClusterPlan, *, console: Console) -> None:
         if shutil.which("kubectl") is None:
             console.print("kubectl is not on the PATH; the kubeconfig below serves any client", highlight=False)
         console.print("the cluster is up; Ctrl-C ends it. In another terminal:", highlight=False)
-        line = f"kubectl --kubeconfig {cluster.kubeconfig} get jobs.nvcre.nvidia.com,nodehealths"
-        console.print(f"  {line}", highlight=False, markup=False, emoji=False, soft_wrap=True)
+        for line in (
+            f"kubectl --kubeconfig {cluster.kubeconfig} get jobs.nvcre.nvidia.com,nodehealths",
+            f"kubectl --kubeconfig {cluster.kubeconfig} apply -f examples/nccl-all-reduce.yaml",
+            f"nvcre report nccl-all-reduce --kubeconfig {cluster.kubeconfig}",
+        ):
+            console.print(f"  {line}", highlight=False, markup=False, emoji=False, soft_wrap=True)
         await asyncio.Event().wait()
 
     await _in_cluster(plan, console, work)
