@@ -66,7 +66,7 @@ class Operations:
     async def reload(self, _request: Mapping[str, Any]) -> Mapping[str, Any]:
         outcome = self._reloader.reload()
         if not outcome.success:
-            raise RefusedError("; ".join(outcome.problems))
+            raise RefusedError("\n  ".join(outcome.problems))
         return {"changed": list(outcome.changed), "needsRestart": list(outcome.needs_restart)}
 
     def _meant(self, request: Mapping[str, Any]) -> tuple[list[str], tuple[str, ...] | None]:

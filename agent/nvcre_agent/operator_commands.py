@@ -65,6 +65,7 @@ def _set_healthy(arguments: Sequence[str], environment: Mapping[str, str]) -> in
         "set-healthy",
         "Tells the agent that incidents were dealt with. Each gets a recovery event that says by whom, and the\n"
         "coordinator closes it. What NVML still finds wrong opens again by itself.",
+        'nvcre-agent set-healthy --gpu 0 --reason "board replaced"',
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--incident", metavar="ID", help="one incident; `nvcre-agent state` lists them")
@@ -88,6 +89,7 @@ def _release(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         "release",
         "Asks the agent to let go of NVML, so that a GPU can be reset or the driver reloaded. Meanwhile the node is\n"
         "Blind, not healthy; the kernel log is still read. The agent takes NVML again by itself when the time is over.",
+        "nvcre-agent release --for 10m && nvidia-smi --gpu-reset -i 0; nvcre-agent resume",
     )
     parser.add_argument(
         "--for", dest="duration", metavar="TIME", default="10m", help="30s, 10m or 1h, at most 24h (default: 10m)"
@@ -128,11 +130,11 @@ def _reload(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 # --- what they have in common
 
 
-def _parser(name: str, description: str) -> argparse.ArgumentParser:
+def _parser(name: str, description: str, example: str = "") -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"nvcre-agent {name}",
         description=description,
-        epilog=_EXITS,
+        epilog=f"{_EXITS}\nexample:\n  {example}\n" if example else _EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

@@ -150,7 +150,10 @@ def assess(seen: Observed, now: datetime, rules: Rules) -> Assessment:  # noqa: 
     if seen.link_event is not None:
         return Assessment(Verdict.HEALTHY, f"only a witness: {seen.link_event.sentence}")
     if warnings:
-        return Assessment(Verdict.HEALTHY, f"no hardware fault; {len(warnings)} warning(s): {_sentence(warnings)}")
+        count = f"{len(warnings)} warning{'' if len(warnings) == 1 else 's'}"
+        return Assessment(Verdict.HEALTHY, f"no hardware fault; {count}: {_sentence(warnings)}")
+    if seen.open:
+        return Assessment(Verdict.HEALTHY, f"only a test injection, which accuses nobody: {_sentence(seen.open)}")
     return Assessment(Verdict.HEALTHY, "no open incident")
 
 

@@ -224,6 +224,7 @@ def test_16_a_link_that_dies_again_after_the_reset_is_broken_hardware() -> None:
 )
 def test_20_an_injected_fault_is_stored_and_accuses_nobody_not_in_a_job_either(told: Incident) -> None:
     assert verdict(told).verdict is Verdict.HEALTHY
+    assert verdict(told).message.startswith("only a test injection, which accuses nobody: Xid ")
     assert blamed(told) == ()
     assert {each.verdict for each in assess_gpus(seen(told), NOW, RULES)} == {Verdict.HEALTHY}
     assert fold_events(Ledger(), "o", [Event(1, EventKind.OPENED, told, NOW)]).open == (told,)
@@ -330,7 +331,7 @@ def test_41_what_is_local_to_a_gpu_still_counts_in_a_job() -> None:
 def test_43_an_unknown_xid_warns_with_its_text_and_accuses_nobody() -> None:
     unknown = xid(185, FaultClass.UNKNOWN, Blame.NO, raw="NVRM: Xid (PCI:0000:20:00): 185, Memory sparing")
     found = verdict(unknown)
-    assert (found.verdict, "1 warning(s): Xid 185" in found.message) == (Verdict.HEALTHY, True)
+    assert (found.verdict, "1 warning: Xid 185" in found.message) == (Verdict.HEALTHY, True)
     assert blamed(unknown) == ()
 
 
