@@ -25,7 +25,7 @@ from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.measurement import BandwidthMeasurement, BandwidthMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
 from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key, cached, cached_pod
-from nvcre_coordinator.controllers.kept_state import kept_in
+from nvcre_coordinator.controllers.kept_state import kept_in, log_unkept
 from nvcre_coordinator.controllers.log_follower import READ_DEADLINE_S, Kept, LogFollower, read_whole
 from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import measurement_lifecycle as lifecycle
@@ -246,7 +246,9 @@ class BandwidthMeasurementController:
         try:
             raw = await self._client.merge_patch(BANDWIDTH_MEASUREMENTS, item.key[1], patch, item.key[0])
         except ApiError as error:
-            if not (error.conflict or error.not_found):
+            if error.invalid:
+                log_unkept(item, error)
+            elif not (error.conflict or error.not_found):
                 raise
             return item
         return cached(raw, BandwidthMeasurement)

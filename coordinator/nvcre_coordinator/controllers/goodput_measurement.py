@@ -28,9 +28,9 @@ from nvcre_coordinator.api.job import Job
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.measurement import GoodputMeasurement, GoodputMeasurementStatus
 from nvcre_coordinator.api.meta import to_json
-from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key
+from nvcre_coordinator.controllers.caches import Cached, CachedPod, Caches, Key, cached
 from nvcre_coordinator.controllers.goodput_follower import Drained, GoodputFollower
-from nvcre_coordinator.controllers.kept_state import kept_in
+from nvcre_coordinator.controllers.kept_state import kept_in, log_unkept
 from nvcre_coordinator.controllers.log_profiles import LogProfiles, UnusableProfileError
 from nvcre_coordinator.core import goodput_status
 from nvcre_coordinator.core.conditions import Stamp
@@ -58,6 +58,7 @@ WORKLOAD_RESTARTED = "WorkloadRestarted"
 class Kept(msgspec.Struct, frozen=True):
     """What the annotation holds: the state and, by pod uid, the position behind the lines that are in it."""
 
+    measurement: str  # its uid: who copies an object copies its annotations
     state: GoodputState = GoodputState()
     history: History = History()
     positions: dict[str, Position] = {}
@@ -287,8 +288,7 @@ class GoodputMeasurementController:
         held = self._kept.get(item.key)
         if held is not None and held[0] == measurement.metadata.uid:
             return held[1]
-        kept = kept_in(item, names.ANNOTATION_GOODPUT, Kept)
-        return kept if kept is not None else Kept(goodput_status.restore(measurement.status))
+        return written_down(item, measurement)
 
     async def _write(self, item: Cached[GoodputMeasurement], kept: Kept, status: GoodputMeasurementStatus) -> None:
         """The state first: a status that is older than it is written again, the other way round lines would be lost."""
@@ -296,28 +296,51 @@ class GoodputMeasurementController:
         text = msgspec.json.encode(kept).decode()
         self._kept[item.key] = (item.view.metadata.uid, kept)
         if text != item.view.metadata.annotations.get(names.ANNOTATION_GOODPUT):
-            patch = {"metadata": {"annotations": {names.ANNOTATION_GOODPUT: text}}}
-            await self._patch(item, patch, subresource=None)
+            item = await self._keep(item, text)
         await self._write_status(item, status)
+        assert item.view is not None
         self._gauges(item.view, status)
 
+    async def _keep(self, item: Cached[GoodputMeasurement], text: str) -> Cached[GoodputMeasurement]:
+        patch = {"metadata": {"annotations": {names.ANNOTATION_GOODPUT: text}}}
+        try:
+            return await self._patch(item, patch, None)
+        except ApiError as error:
+            if not error.invalid:
+                raise
+            log_unkept(item, error)  # the figures stand in the status none the less
+            return item
+
     async def _write_status(self, item: Cached[GoodputMeasurement], status: GoodputMeasurementStatus) -> None:
+        """Of this version of the object: one that is complete by now is not written again."""
         assert item.view is not None
         if status == item.view.status:
             return
         old, new = to_json(item.view.status), to_json(status)
         cleared = {name: None for name in old if name not in new}
-        await self._patch(item, {"status": {**cleared, **new}}, subresource="status")
-
-    async def _patch(self, item: Cached[GoodputMeasurement], patch: dict[str, Any], *, subresource: str | None) -> None:
+        patch = {"metadata": {"resourceVersion": item.resource_version}, "status": {**cleared, **new}}
         try:
-            await self._client.merge_patch(
+            await self._patch(item, patch, "status")
+        except ApiError as error:
+            if error.invalid:  # what was kept was edited to something no status may say: begun again from the status
+                self._kept.pop(item.key, None)
+                await self._patch(item, {"metadata": {"annotations": {names.ANNOTATION_GOODPUT: None}}}, None)
+            raise
+
+    async def _patch(
+        self, item: Cached[GoodputMeasurement], patch: dict[str, Any], subresource: str | None
+    ) -> Cached[GoodputMeasurement]:
+        """The object as it is then."""
+        try:
+            raw = await self._client.merge_patch(
                 GOODPUT_MEASUREMENTS, item.key[1], patch, item.key[0], subresource=subresource
             )
         except ApiError as error:
             if not (error.conflict or error.not_found):
                 raise
             self._queue.add_after(item.key, 0.2)
+            return item
+        return cached(raw, GoodputMeasurement)
 
     def _gauges(self, measurement: GoodputMeasurement, status: GoodputMeasurementStatus) -> None:
         namespace, ref = measurement.metadata.namespace, measurement.spec.job_ref
@@ -348,6 +371,15 @@ class GoodputMeasurementController:
             return
         for measurement in self._caches.goodputs.by_index("job", f"{item.key[0]}/{item.key[1]}"):
             self._queue.add(measurement.key)
+
+
+def written_down(item: Cached[GoodputMeasurement], measurement: GoodputMeasurement) -> Kept:
+    """What the annotation holds, else what the status tells."""
+    uid = measurement.metadata.uid
+    kept = kept_in(item, names.ANNOTATION_GOODPUT, Kept)
+    return (
+        kept if kept is not None and kept.measurement == uid else Kept(uid, goodput_status.restore(measurement.status))
+    )
 
 
 def _is_over(measurement: GoodputMeasurement) -> bool:

@@ -6,6 +6,7 @@ import logging
 from typing import Any, TypeVar
 
 import msgspec
+from nvcre_kube.client import ApiError
 
 from nvcre_coordinator.controllers.caches import Cached
 
@@ -29,3 +30,8 @@ def kept_in(item: Cached[Any], annotation: str, kind: type[T]) -> T | None:
             str(error),
         )
         return None
+
+
+def log_unkept(item: Cached[Any], error: ApiError) -> None:
+    """The annotations of an object hold 256 KiB in all, and others may have used them up."""
+    logger.warning("state not kept namespace=%s measurement=%s error=%r", *item.key, str(error))

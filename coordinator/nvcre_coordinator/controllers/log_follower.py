@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Annotated
 
 import msgspec
 from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
@@ -18,7 +19,7 @@ from nvcre_logs.lines import LineFeed, split_prefixes
 from nvcre_logs.nccl_output import NcclOutputParser
 from nvcre_logs.nccl_row import Figures
 
-from nvcre_coordinator.api.measurement import LogGap
+from nvcre_coordinator.api.measurement import MAX_GAPS, LogGap
 from nvcre_coordinator.controllers.caches import CachedPod
 from nvcre_coordinator.controllers.log_stream import FollowedLog, parsed
 from nvcre_coordinator.core.bandwidth import BandwidthTable, Sums
@@ -36,9 +37,9 @@ class Kept(msgspec.Struct, frozen=True):
     pod_uid: str
     position: Position
     sums: Sums = ()
-    transport: tuple[str, ...] = ()
+    transport: tuple[Annotated[str, msgspec.Meta(max_length=256)], ...] = ()
     rows: int = 0
-    gaps: tuple[LogGap, ...] = ()
+    gaps: Annotated[tuple[LogGap, ...], msgspec.Meta(max_length=MAX_GAPS)] = ()
 
 
 @dataclass(slots=True)

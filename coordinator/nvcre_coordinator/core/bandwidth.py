@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from nvcre_coordinator.api.measurement import BandwidthResult
 
@@ -30,7 +32,10 @@ class _Sum:
     samples: int = 0
 
 
-Sums = tuple[tuple[int, float, float, int], ...]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=MAX_INT64)]
+_Total = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_GBPS * 2**31)]
+_Rows = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Sums = Annotated[tuple[tuple[_Size, _Total, _Total, _Rows], ...], msgspec.Meta(max_length=MAX_SIZES)]
 """Of each size in bytes: the sums of algbw and busbw in GB/s, and of how many rows."""
 
 

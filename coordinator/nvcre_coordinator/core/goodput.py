@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 WINDOW = 100
 """Steps that averages are taken over."""
+MOST_SECONDS = 1e7
+MOST_TFLOPS = 1e6
+"""Of a step, or of a save: what is more is somebody's noise, which must not become a mean or a sum without end."""
 
 
 class Rules(NamedTuple):
@@ -144,7 +147,18 @@ def fold(state: GoodputState, event: Event, rules: Rules) -> GoodputState:
         case Interrupted():
             return _interrupt(state, event)
         case TrainingEvent():
-            return _logged(state, event, rules)
+            return _logged(state, _plausible(event), rules)
+
+
+def _plausible(event: TrainingEvent) -> TrainingEvent:
+    took_s, tflops = event.duration_s, event.tflops
+    if (took_s is None or 0 <= took_s <= MOST_SECONDS) and (tflops is None or 0 <= tflops <= MOST_TFLOPS):
+        return event
+    return msgspec.structs.replace(
+        event,
+        duration_s=took_s if took_s is not None and 0 <= took_s <= MOST_SECONDS else None,
+        tflops=tflops if tflops is not None and 0 <= tflops <= MOST_TFLOPS else None,
+    )
 
 
 def _logged(state: GoodputState, event: TrainingEvent, rules: Rules) -> GoodputState:

@@ -4,13 +4,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.api.meta import from_json
-from nvcre_coordinator.controllers.log_follower import LogSums
+from nvcre_coordinator.controllers.log_follower import Kept, LogSums
 from nvcre_coordinator.core.bandwidth import BandwidthRow, BandwidthTable, peak
 from nvcre_coordinator.core.log_profile import CompiledProfile, bandwidth_rows, compile_bandwidth_profile
 from nvcre_logs.lines import LineFeed, split_prefixes
@@ -144,3 +145,11 @@ def test_a_profile_of_ones_own_is_applied_as_it_is_written() -> None:
     sums = LogSums(replace(PROFILE, reads_tables=False))
     sums.scan(b"2026-12-01T05:00:00.1-07:00 " + ROW + b"[1,0]<stdout>:" + ROW)
     assert sums.rows == 1
+
+
+@pytest.mark.parametrize(
+    "sums", ["[[8,1.0,1.0,0]]", "[[8,1e300,1.0,1]]", "[[-1,1.0,1.0,1]]", "[[8,1.0,1.0,3000000000]]"]
+)
+def test_sums_that_cannot_be_are_not_read(sums: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(f'{{"pod_uid": "u", "position": [0,0,1], "sums": {sums}}}', type=Kept)

@@ -1,5 +1,6 @@
 """Goodput of logged runs: cases 32 to 44 of spec/reference-behaviour.md section 10, and beginning anew at any line."""
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nvcre_coordinator.api import names
 from nvcre_coordinator.api.conditions import Condition, Reason, find
 from nvcre_coordinator.api.measurement import (
     GoodputMeasurement,
@@ -18,6 +20,8 @@ from nvcre_coordinator.api.measurement import (
     PendingInterruption,
 )
 from nvcre_coordinator.api.meta import ObjectMeta
+from nvcre_coordinator.controllers.caches import cached
+from nvcre_coordinator.controllers.goodput_measurement import Kept, written_down
 from nvcre_coordinator.core import goodput_status
 from nvcre_coordinator.core.conditions import Stamp
 from nvcre_coordinator.core.goodput import (
@@ -383,9 +387,9 @@ LOGGED = st.builds(
     kind=st.sampled_from(Kind),
     line=st.just(1),
     time=st.none() | MOMENTS,
-    step=st.none() | st.integers(0, 40),
-    duration_s=st.none() | st.floats(0, 100),
-    tflops=st.none() | st.floats(1, 1000),
+    step=st.none() | st.integers(0, 40) | st.sampled_from([-1, 2**62, 2**63 - 1]),
+    duration_s=st.none() | st.floats(0, 100) | st.sampled_from([-5.0, 1e300, 1.7e308]),
+    tflops=st.none() | st.floats(1, 1000) | st.just(1e300),
     is_warmup=st.booleans(),
 )
 HAPPENED = st.lists(
@@ -425,6 +429,23 @@ def test_figures_stay_within_their_bounds(happened: list[Event]) -> None:
         GoodputMeasurementStatus(), state, Rules(), stamp(), ended_at=at("11:00:00"), profile="p"
     )
     assert status.result is None or 0 <= float(status.result) <= 1
+    for text in (status.avg_step_time_sec, status.non_warmup_time_sec, status.avg_tflops_per_gpu):
+        assert text is None or (len(text) <= 64 and 0 <= float(text) < math.inf)  # as the API server takes them
+
+
+def test_a_state_is_that_of_the_measurement_it_was_written_for() -> None:
+    state = GoodputState(current_step=7)
+    text = msgspec.json.encode(Kept("uid-1", state)).decode()
+
+    def read(uid: str, text: str) -> GoodputState:
+        metadata = {"name": "g", "namespace": "n", "uid": uid, "annotations": {names.ANNOTATION_GOODPUT: text}}
+        item = cached({"metadata": metadata, "spec": {"logProfileRef": "p"}}, GoodputMeasurement)
+        assert item.view is not None
+        return written_down(item, item.view).state
+
+    assert read("uid-1", text) == state
+    for uid, kept in (("uid-2", text), ("uid-1", text[:-9]), ("uid-1", "[]"), ("uid-1", '{"version": 2}')):
+        assert read(uid, kept) == GoodputState()
 
 
 def test_a_status_that_was_written_can_be_read_again() -> None:
