@@ -25,6 +25,7 @@ from typing import Any, Protocol
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 5.0  # a predecessor that is ending
+KEEP_CORRUPT = 3  # files that were set aside
 WAL_PAGES = 256  # 1 MiB before it is folded back into the file
 
 Statement = tuple[str, tuple[Any, ...]]
@@ -179,6 +180,8 @@ def _set_aside(path: Path, why: str) -> str:
     path.rename(aside)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for older in sorted(path.parent.glob(f"{path.name}.corrupt-*"))[:-KEEP_CORRUPT]:  # a dying disk makes them for ever
+        older.unlink(missing_ok=True)
     log.warning("outbox corrupt path=%s kept_as=%s error=%r", path, aside.name, why)
     return aside.name
 

@@ -21,11 +21,11 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from nvcre_agent.nvml.call_note import CallNote, Note, overdue
+from nvcre_agent.nvml import blindness
+from nvcre_agent.nvml.call_note import CallNote, overdue
 from nvcre_agent.nvml.snapshot import (
     Inventory,
     MonitorState,
@@ -46,10 +46,8 @@ _LINE_LIMIT = 4 * 1024 * 1024  # a snapshot of 16 GPUs is about 15 KB
 _QUEUE_LIMIT = 1024  # a slow consumer holds the child back, and NVML folds events meanwhile
 
 RELEASE_S = 600.0
-_UNRESPONSIVE = "NvmlUnresponsive"
 # What reading a line raises that the worker did not write, or not as it meant to: the driver's library lives with it.
 _NOT_OURS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-_STARTING = MonitorState(Sight.BLIND, "Starting", "NVML has not answered yet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class NvmlMonitor:
         self._snapshots: dict[int, asyncio.Future[Snapshot | None]] = {}
         self._watching: MonitorState | None = None  # what the child of now said when it began
         self._watching_since_s: float | None = None
-        self.state = _STARTING
+        self.state = blindness.STARTING
         self.inventory: Inventory | None = None  # the last one known in good order
         self.last_snapshot: Snapshot | None = None
         self.counts = Counts()
@@ -221,8 +219,7 @@ class NvmlMonitor:
         if left_s <= 0:
             self._released_until_s = 0.0
             return False
-        until = datetime.fromtimestamp(time.time() + left_s, UTC).isoformat(timespec="seconds")
-        await self._change_state(_released(until))
+        await self._change_state(blindness.released(time.time() + left_s))
         self._has_released.set()
         await self._pause(left_s)
         self._has_released.clear()
@@ -243,9 +240,12 @@ class NvmlMonitor:
         if self._simulate is not None:
             command += ["--simulate", str(self._simulate)]
         try:
-            self._process = process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, limit=_LINE_LIMIT, pass_fds=(note.fd,)
-            )
+            try:
+                self._process = process = await asyncio.create_subprocess_exec(
+                    *command, stdin=PIPE, stdout=PIPE, limit=_LINE_LIMIT, pass_fds=(note.fd,)
+                )
+            except OSError as error:
+                return blindness.not_started(error)
             if self._stopping or self._released_until_s:
                 self._send({"do": "stop"})
             state = await self._listen(process, note)
@@ -253,14 +253,9 @@ class NvmlMonitor:
                 await self._change_state(state)  # before its end, which can take as long as a call does
             self._close_stdin()
             await self._outlive(process)
-            if state is None and self.state.reason == _UNRESPONSIVE:
+            if state is None and self.state.reason == blindness.UNRESPONSIVE:
                 return self.state  # why it was ended
-            if state is None:
-                code = process.returncode
-                return MonitorState(
-                    Sight.BLIND, "WorkerDied", f"the NVML process ended with code {code}; restarting it"
-                )
-            return state
+            return state or blindness.died(process.returncode)
         finally:
             self._kill()
             note.close()
@@ -287,17 +282,17 @@ class NvmlMonitor:
                 await self._look_after(note, silent_s=time.monotonic() - heard_s)
                 continue
             except ValueError:
-                return _garbled("an endless line")
+                return blindness.garbled("an endless line")
             if not line.endswith(b"\n"):  # nothing, or the half line of one that was killed while it wrote
                 return None
             heard_s = time.monotonic()
             try:
                 ended = await self._hear(json.loads(line))
             except _NOT_OURS as error:
-                return _garbled(f"{line[:80]!r} ({type(error).__name__})")
+                return blindness.garbled(f"{line[:80]!r} ({type(error).__name__})")
             if ended is not None:
                 return ended
-            if self.state.reason == _UNRESPONSIVE:
+            if self.state.reason == blindness.UNRESPONSIVE:
                 await self._look_after(note)
 
     async def _look_after(self, note: CallNote, *, silent_s: float = 0.0) -> None:
@@ -306,14 +301,14 @@ class NvmlMonitor:
         now_ns = time.monotonic_ns()
         if not overdue(seen, now_ns, start_s=self._timing.start_s, hang_s=self._timing.hang_s):
             if self._watching is not None and silent_s > self._timing.snapshot_interval_s + self._timing.abandon_s:
-                await self._change_state(_slow(time.time() - silent_s))
-            elif self._watching is not None and self.state.reason == _UNRESPONSIVE:
+                await self._change_state(blindness.slow(time.time() - silent_s))
+            elif self._watching is not None and self.state.reason == blindness.UNRESPONSIVE:
                 await self._change_state(self._watching)
             return
         age_s = seen.age_s(now_ns)
-        if self.state.reason != _UNRESPONSIVE:
+        if self.state.reason != blindness.UNRESPONSIVE:
             self.counts.hung_calls += 1
-            await self._change_state(_unresponsive(seen, time.time() - age_s))
+            await self._change_state(blindness.unresponsive(seen, time.time() - age_s))
         limit_s = max(self._timing.abandon_s, self._timing.start_s if self._watching is None else 0.0)
         if age_s > limit_s + self._timing.stop_s:
             self._kill()
@@ -401,35 +396,3 @@ class NvmlMonitor:
 def _answer(future: asyncio.Future[Any] | None, value: object) -> None:
     if future is not None and not future.done():
         future.set_result(value)
-
-
-def _unresponsive(note: Note, since_s: float) -> MonitorState:
-    since = datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
-    return MonitorState(
-        Sight.BLIND,
-        _UNRESPONSIVE,
-        f"{note} has not come back since {since}; look for Xid 119/120 and blocked tasks in the kernel log, the node"
-        " may need a reboot",
-    )
-
-
-def _slow(since_s: float) -> MonitorState:
-    since = datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
-    return MonitorState(
-        Sight.BLIND,
-        _UNRESPONSIVE,
-        f"single calls come back, but so slowly that nothing was seen since {since}; look for Xid 119/120 in the kernel"
-        " log, the node may need a reboot",
-    )
-
-
-def _garbled(what: str) -> MonitorState:
-    return MonitorState(Sight.BLIND, "WorkerGarbled", f"the NVML process wrote {what}; restarting it")
-
-
-def _released(until: str) -> MonitorState:
-    return MonitorState(
-        Sight.BLIND,
-        "Released",
-        f"NVML was given back on request and is taken up again at {until}; no GPU is watched through NVML until then",
-    )

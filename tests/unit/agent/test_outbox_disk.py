@@ -305,6 +305,15 @@ def test_a_damaged_name_in_the_schema_is_damage_too(tmp_path: Path) -> None:
     asyncio.run(outbox.close())
 
 
+def test_of_the_files_that_a_dying_disk_damages_again_and_again_the_newest_few_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "outbox.sqlite"
+    for number in range(6):
+        path.write_bytes(b"damaged " * 1000 + bytes([number]))
+        asyncio.run(open_outbox(path).close())
+    kept = sorted(tmp_path.glob("outbox.sqlite.corrupt-*"))
+    assert [file.read_bytes()[-1] for file in kept] == [3, 4, 5]
+
+
 async def test_a_write_that_finds_the_file_damaged_does_not_trust_it_again(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,21 @@ async def test_a_stopped_process_is_unresponsive_too(simulation: SimulationDirec
         await listener.watching(after=heard)
 
 
+async def test_a_child_that_cannot_be_started_is_blind_and_tried_again(
+    simulation: SimulationDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def refuse(*_: object, **__: object) -> None:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    async with monitoring(simulation.description) as listener:
+        assert "cannot be started (Resource temporarily unavailable)" in (await listener.blind()).message
+        await listener.watching()
+
+
 async def test_a_driver_so_slow_that_nothing_is_seen_is_blind_though_no_call_hangs() -> None:
     monitor, note = NvmlMonitor(), CallNote.create()
     monitor.state = monitor._watching = MonitorState(Sight.WATCHING)
