@@ -105,7 +105,7 @@ def _print_table(console: Console, test: NcclTest) -> None:
     if test.reasons:
         head += f" ({', '.join(test.reasons)})"
     console.print(Text(head, style="bold"), soft_wrap=True)
-    ranks = f"{test.ranks} ranks on {where}" if test.ranks else "the header is lost"
+    ranks = f"{test.ranks} rank{'s' if test.ranks != 1 else ''} on {where}" if test.ranks else "the header is lost"
     if test.ranks_per_group:
         ranks += f", {test.ranks_per_group} a group"
     figures = []

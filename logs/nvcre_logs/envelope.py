@@ -7,6 +7,7 @@ in front of: the header of nccl-tests.  Prefixes that launchers and kubectl writ
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from nvcre_logs.lines import MAX_LINE_BYTES, STAMP, plain, unwrap
 
 HEAD_BYTES = 1 << 20
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _LONGEST_PREFIX = 200
 _RUNTIME = re.compile(rb"^(" + STAMP.pattern + rb")(stdout|stderr) ([FP])(?::\S*)? ?(.*)$", re.MULTILINE)
 _UNFINISHED = re.compile(rb"(?:stdout|stderr) P")
@@ -33,7 +35,11 @@ Source = Callable[[], Iterable[bytes]]
 
 def opened(source: Source) -> Source:
     """The same log without its envelope; the very same source where it has none."""
-    take_off = _found(_head(source()))
+    head = _head(source())
+    encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), None)
+    if encoding is not None:  # a shell of Windows wrote it
+        return opened(lambda: (text.encode() for text in codecs.iterdecode(source(), encoding, errors="replace")))
+    take_off = _found(head)
     return source if take_off is None else lambda: _by_lines(source(), take_off())
 
 

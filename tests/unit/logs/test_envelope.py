@@ -52,6 +52,15 @@ def test_a_table_in_an_envelope(around: Callable[[str], str], run: Run, chunk: i
     assert (test["rows"], test["status"]) == (expected_rows(run), "ok")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("chunk", [13, 1 << 20])
+def test_a_table_that_a_shell_of_windows_saved(encoding: str, chunk: int) -> None:
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    data = (mark + text(Run()).replace("\n", "\r\n")).encode(encoding)
+    log = guess(lambda: (data[start : start + chunk] for start in range(0, len(data), chunk)), PROFILES).log
+    assert log.ok if isinstance(log, NcclLog) else False
+
+
 def test_a_node_s_file_tells_when_a_step_was() -> None:
     found = parsed("".join(docker(megatron(step).rstrip("\n")) + "\n" for step in (1, 2)))
     assert (column(found, "step"), column(found, "line")) == ([1, 2], [1, 2])
