@@ -27,6 +27,7 @@ from nvcre_coordinator.controllers.job_actions import JobActions
 from nvcre_coordinator.controllers.job_observation import JobObserver
 from nvcre_coordinator.controllers.ports import Confirmations, ProbeOrders
 from nvcre_coordinator.controllers.run_memory import RunMemory
+from nvcre_coordinator.controllers.told import Told
 from nvcre_coordinator.core import job_lifecycle, restart
 from nvcre_coordinator.core.conditions import flips
 from nvcre_coordinator.core.health_verdicts import application_errors, evidence, late_incidents, spared_incidents
@@ -47,7 +48,6 @@ logger = logging.getLogger(__name__)
 CONFLICT_ATTEMPTS = 5
 STILL_INTERESTING = timedelta(minutes=10)
 """How long after its end a Job is told of late evidence on its nodes."""
-MOST_TOLD = 10_000
 
 
 class JobController:
@@ -88,7 +88,7 @@ class JobController:
         self._nodes_of: dict[Key, frozenset[str]] = {}
         self._jobs_on: dict[str, set[Key]] = {}
         self._awaiting: set[Key] = set()
-        self._told: set[tuple[str, str]] = set()
+        self._told = Told()
         self._leading_since: datetime | None = None
         caches.jobs.add_handler(self._job_changed)
         caches.train_jobs.add_handler(self._child_changed)
@@ -235,9 +235,7 @@ class JobController:
             self._events.record(after.raw, type="Warning", reason=Reason.PAIRS_TESTED, note=note)
         uid = after.view.metadata.uid
         for unknown in blind:
-            mark = (uid, f"{unknown.node} {unknown.message}")
-            if mark not in self._told:
-                self._told.add(mark)
+            if self._told.is_new(uid, unknown.node, unknown.message):
                 note = f"node {unknown.node} cannot be judged and is not blamed: {unknown.message}"
                 self._events.record(after.raw, type="Warning", reason=Reason.DETECTOR_ERROR, note=note)
                 logger.warning("detector has no answer namespace=%s job=%s note=%r", *after.key, note)
@@ -355,9 +353,7 @@ class JobController:
             self._tell_once(job.raw, health.node, incident, Reason.APPLICATION_ERROR, note)
 
     def _tell_once(self, job: dict[str, Any], node: str, incident: Incident, reason: Reason, note: str) -> None:
-        mark = (str(job["metadata"].get("uid")), f"{node} {incident.id}")
-        if mark not in self._told:
-            self._told.add(mark)
+        if self._told.is_new(str(job["metadata"].get("uid")), node, incident.id):
             self._events.record(job, type="Warning", reason=reason, note=note)
 
     def _measurement_changed(self, old: Cached[Any] | None, new: Cached[Any] | None) -> None:
@@ -404,8 +400,7 @@ class JobController:
             self._memory.forget(run)
         self._actions.forget(key)
         self._metrics.drop_job(*key)
-        if len(self._told) > MOST_TOLD:
-            self._told.clear()  # an Event too many is better than memory that only grows
+        self._told.bound()
 
 
 def _has_ended(pair: Cached[Job] | None) -> bool | None:

@@ -211,13 +211,14 @@ def probe_result(update: pb.ProbeUpdate, kind: ProbeKind, clock: ClockOffset) ->
     if state is None:
         return None
     reason, message = cut(update.reason, 128), cut(update.message, 512)
+    runs = update.runs[:MAX_RUNS]
     best: pb.ProbeRun | None = None
     if state is ProbeState.MEASURED:
-        best = max((run for run in update.runs if _usable(run)), key=_at_largest, default=None)
+        best = max((run for run in runs if _usable(run)), key=_at_largest, default=None)
         if best is None:
             state, reason = ProbeState.ERROR, reason or "NoUsableRun"
             message = message or "the agent says it measured, and sent no run with plausible figures"
-    sizes = sorted(best.sizes, key=lambda row: row.size_bytes)[-MAX_SIZES:] if best is not None else []
+    sizes = sorted(best.sizes, key=lambda row: row.size_bytes) if best is not None else []
     return ProbeResult(
         probe_id=update.probe_id,
         kind=kind,
@@ -225,7 +226,7 @@ def probe_result(update: pb.ProbeUpdate, kind: ProbeKind, clock: ClockOffset) ->
         reason=reason,
         message=message,
         bus_bandwidth_gbps=f"{_at_largest(best):.2f}" if best is not None else "",
-        runs=tuple(f"{_at_largest(run):.2f}" for run in update.runs[:MAX_RUNS] if _usable(run)) if best else (),
+        runs=tuple(f"{_at_largest(run):.2f}" for run in runs if _usable(run)) if best else (),
         results=tuple(
             SizeBandwidth(size_bytes=row.size_bytes, alg_bw=f"{row.algbw_gbps:.2f}", bus_bw=f"{row.busbw_gbps:.2f}")
             for row in sizes
@@ -245,7 +246,7 @@ def _usable(run: pb.ProbeRun) -> bool:
     return (
         run.exit_code == 0
         and run.wrong_elements == 0
-        and len(run.sizes) > 0
+        and 0 < len(run.sizes) <= MAX_SIZES
         and all(
             row.size_bytes <= MAX_INT64
             and math.isfinite(row.algbw_gbps)
