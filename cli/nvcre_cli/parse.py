@@ -35,14 +35,24 @@ NOTHING_KNOWN = (
 
 
 def parse_logs(logs: Sequence[Path], profile: str | None, *, as_json: bool) -> int:
-    """The exit code: 0 where every log has a complete and correct measurement at its end.  Raises UsageProblem."""
+    """The exit code: 0 where every log has a complete and correct measurement at its end.
+
+    Raises UsageProblem where the only log cannot be read; one of several is passed over and makes the exit code 2.
+    """
     named = None if profile is None else named_profile(profile)
     console = Terminal()
     verdict = EXIT_PASSED
     for log in logs:
-        measured = _measure(log, named)
+        try:
+            measured = _measure(log, named)
+        except UsageProblem as problem:
+            if len(logs) == 1:
+                raise
+            sys.stderr.write(f"nvcre: {problem}\n")  # the others are measured all the same
+            verdict = problem.exit_code
+            continue
         if not measured.ok:
-            verdict = EXIT_FAILED
+            verdict = max(verdict, EXIT_FAILED)
         if as_json:
             if named is None:
                 sys.stderr.write(f"nvcre: {log}: {_read_by(measured, guessed=True)}\n")

@@ -107,6 +107,14 @@ def test_one_log_that_is_not_ok_is_enough(capsys: pytest.CaptureFixture[str]) ->
     assert (first["ok"], second["ok"]) == (False, True)
 
 
+def test_a_log_that_cannot_be_read_keeps_the_others_from_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    logs = [CORPUS / f"{case}.log" for case in ("nowhere", "ns07-wrong-elements", "ns01-allreduce-h100-clean")]
+    assert parse_logs(logs, None, as_json=False) == 2
+    out, err = capsys.readouterr()
+    assert "nowhere.log: No such file" in err
+    assert [line.split("  ")[0] for line in out.splitlines() if "OK  /" in line] == ["NOT OK", "OK"]
+
+
 def test_a_log_without_anything_to_measure_is_not_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "empty.log"
     for content in ("", "hello\n", "\x00\xff\n"):
