@@ -4,6 +4,7 @@ Each function takes one line and gives an event or None.
 """
 
 import re
+from collections import deque
 
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
 
@@ -45,7 +46,7 @@ _FIRMWARE_ERROR = re.compile(
     r"\{\d{1,10}\}\[Hardware Error\]: +(?P<message>event severity: (?P<word>corrected|recoverable|fatal|info)\b.{0,64})"
 )
 _EDAC = re.compile(r"EDAC (?:\w{1,32}: )?(?P<device>[\w.#-]{1,32}): (?P<message>(?:\d+ )?(?P<word>CE|UE) .{0,200})")
-_MEMORY_FAILURE = re.compile(r"Memory failure: (?P<message>0x[0-9a-fA-F]{1,16}: .{1,200})")
+_MEMORY_FAILURE = re.compile(r"Memory failure: (?P<message>(?P<page>0x[0-9a-fA-F]{1,16}): .{1,200})")
 
 # What mlx5 says of itself, and how bad it is (NVSentinel's NIC driver patterns).
 _MLX5_WORDS = (
@@ -152,7 +153,7 @@ def oom_kill(line: str) -> KernelEvent | None:
 
 
 def machine_check(line: str) -> KernelEvent | None:
-    """One event for each machine check: its first line, an EDAC count, or a page taken out of use."""
+    """One event for each machine check, at its first line, and for each line of counts that EDAC prints."""
     if (found := _MCE.match(line)) is not None:
         head = _MCE_HEAD.match(found["message"])
         if head is None and found["consumed"] is None:
@@ -169,6 +170,20 @@ def machine_check(line: str) -> KernelEvent | None:
         return KernelEvent(
             KernelEventKind.EDAC, found["message"].rstrip(), line, severity=severity, device=found["device"]
         )
-    if (found := _MEMORY_FAILURE.match(line)) is not None:
-        return KernelEvent(KernelEventKind.MEMORY_FAILURE, found["message"].rstrip(), line, severity="Uncorrected")
     return None
+
+
+class PoisonedPages:
+    """A page that is taken out of use: who had it is signalled, then what became of it; one event, the first line."""
+
+    MAX_PAGES = 64
+
+    def __init__(self) -> None:
+        self._told: deque[str] = deque(maxlen=self.MAX_PAGES)
+
+    def feed(self, line: str) -> KernelEvent | None:
+        found = _MEMORY_FAILURE.match(line)
+        if found is None or found["page"] in self._told:
+            return None
+        self._told.append(found["page"])
+        return KernelEvent(KernelEventKind.MEMORY_FAILURE, found["message"].rstrip(), line, severity="Uncorrected")

@@ -1,7 +1,7 @@
 """Which family a kernel line belongs to: the one entry to all line parsers.
 
 Cheap words first, because nearly every line is none of ours. The state it keeps is small and bounded (bus losses told
-in three lines, the PCIe error whose details follow); linear in the length of the text.
+in three lines, the PCIe error whose details follow, the pages that are known); linear in the length of the text.
 
 Only the NVIDIA driver tells one event in a record of several lines. The kernel quotes what users choose, file names
 among them, and those may contain line breaks: the later lines of any other record are somebody's words.
@@ -28,7 +28,8 @@ class LineParser:
             ("nvidia-nvswitch", nvidia.sxid),
             (("mlx5_", "ib", "infiniband ", "NETDEV WATCHDOG"), host.ib_link),
             (("Out of memory", "Memory cgroup", "Killed process"), host.oom_kill),
-            (("mce: ", "EDAC ", "Memory failure", "[Hardware Error]", "{"), host.machine_check),
+            (("mce: ", "EDAC ", "[Hardware Error]", "{"), host.machine_check),
+            ("Memory failure", host.PoisonedPages().feed),
         )
 
     def feed(self, text: str, line: int = 0) -> Iterator[KernelEvent]:
