@@ -33,7 +33,7 @@ from nvcre_agent.incidents.reset_signs import ResetSigns
 from nvcre_agent.incidents.signals import Moment
 from nvcre_agent.kernel.kmsg import KernelLog, Position
 from nvcre_agent.kernel.model import KernelEvent, KernelEventKind
-from nvcre_agent.kernel.parsers import LineParser
+from nvcre_agent.kernel.parsers import RecordParser
 from nvcre_agent.kernel.record import Record
 from nvcre_agent.liveness import Progress
 from nvcre_agent.metrics import Metrics
@@ -70,7 +70,7 @@ class Watch:
         self._host = host
         self._outbox = outbox
         self._metrics = metrics
-        self._parser = LineParser()
+        self._parser = RecordParser()
         self._kernel = KernelLog(
             kernel_log,
             after=outbox.position,
@@ -209,7 +209,7 @@ class Watch:
 
     def _on_record(self, record: Record, backlog: bool) -> None:
         self._position = record.sequence
-        for event in self._parser.feed(record.text):
+        for event in self._parser.feed(record):
             at = _moment(record, backlog)
             self._on_kernel_event(event, record, at if self._kernel.is_device else replace(at, age_s=0.0))
 

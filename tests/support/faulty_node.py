@@ -12,7 +12,7 @@ from nvcre_agent.incidents.escalation import History
 from nvcre_agent.incidents.folding import Folding
 from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Kept
 from nvcre_agent.incidents.signals import Moment, from_kernel, from_nvml
-from nvcre_agent.kernel.parsers import LineParser
+from nvcre_agent.kernel.parsers import RecordParser
 from nvcre_agent.kernel.record import Record, parse_record
 from nvcre_agent.nvml.snapshot import EventType, GpuIdentity, Inventory, NvmlEvent, PciAddress
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, RecoveredBy
@@ -51,7 +51,7 @@ class FaultyNode:
             new_id=lambda: f"i{next(self._ids)}",
             history=History.from_json(self._history.to_json()),
         )
-        self._parser = LineParser()
+        self._parser = RecordParser()
         self._next = self.read
         self.folding.restore(self.disk.values(), **self.now)
         self.folding.identify(Inventory(self.gpus, "", ""), **self.now)
@@ -115,7 +115,7 @@ class FaultyNode:
             age_s = self.clock_s - at_s
             at = Moment(self.wall_s - age_s, at_s, uncertain=backlog, age_s=age_s)
             origin = f"boot-{self.boot}/{record.sequence}/{record.microseconds}"
-            for event in self._parser.feed(record.text):
+            for event in self._parser.feed(record):
                 inventory, forged = Inventory(self.gpus, "", ""), not record.from_kernel
                 told += self.folding.fold(from_kernel(event, inventory, at, injected=forged, origin=origin))
         self._next = len(self.ring)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from nvcre_agent.kernel import host, nvidia
 from nvcre_agent.kernel.model import KernelEvent
+from nvcre_agent.kernel.record import Record
 
 MAX_LINE = 4096
 DRIVER = "NVRM: "
@@ -77,3 +78,13 @@ class LineParser:
             or self._bus_drop.feed(line, number)
             or nvidia.rm_init_failed(line)
         )
+
+
+class RecordParser:
+    """Of a live log. What the kernel tells in several records is neither begun nor ended by a process."""
+
+    def __init__(self) -> None:
+        self._of_kernel, self._of_processes = LineParser(), LineParser()
+
+    def feed(self, record: Record) -> Iterator[KernelEvent]:
+        return (self._of_kernel if record.from_kernel else self._of_processes).feed(record.text)

@@ -423,6 +423,25 @@ def test_45_a_fault_of_a_far_pci_domain_clears_with_the_gpu_that_nvml_prints_lon
     assert node.closed() == [(79, RecoveredBy.REBOOT)]
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "NVRM: The NVIDIA GPU 0000:3b:00.0",  # would take the end of the next loss for its own
+        "NVRM: is not supported by this driver",  # would end the loss of the kernel's first line
+    ],
+)
+def test_47_what_the_kernel_tells_in_three_records_is_neither_begun_nor_ended_by_a_process(forged: str) -> None:
+    node = FaultyNode()
+    if "GPU 0000" in forged:
+        node.record(forged, facility=1)
+    node.record("NVRM: The NVIDIA GPU 0000:3e:00.0")
+    if "not supported" in forged:
+        node.record(forged, facility=1)
+    node.record("NVRM: (PCI ID: 10de:2330) installed in this system has")
+    node.record("NVRM: fallen off the bus and is not responding to commands.")
+    assert (node.only().component.uuid, node.only().injected, node.only().blame) == ("GPU-3", False, Blame.YES)
+
+
 def test_47_a_forged_line_neither_accuses_nor_escalates_nor_stays() -> None:
     node = FaultyNode()
     forged = f"NVRM: Xid (PCI:0000:3b:00): 79, {BUS_LOST}"
