@@ -62,8 +62,11 @@ _MLX5_WORDS = (
     ("High Temperature", "Temperature"),
     ("Detected insufficient power", "Error"),
     ("ACCESS_REG", "Error"),
+    ("NETDEV WATCHDOG: ", "Error"),  # since Linux 6.5 with the device before it
 )
-_MLX5_HEALTH = re.compile(r"Health issue observed, .{1,64}, severity\(\d\) (?P<word>\w+)")
+_MLX5_HEALTH = re.compile(
+    r"(?:\w{1,64}:\d{1,6}:\(pid \d{1,10}\): )?Health issue observed, .{1,64}, severity\(\d\) (?P<word>\w+)"
+)
 _MLX5_HEALTH_FATAL = ("EMERGENCY", "ALERT", "CRITICAL", "ERROR")
 
 

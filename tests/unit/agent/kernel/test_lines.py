@@ -192,6 +192,11 @@ def test_an_unsupported_gpu_is_configuration_not_a_bus_loss() -> None:
             {"pid": 125, "process": "python3.11"},
         ),
         (
+            "mlx5_core 0000:29:00.1 ib1: NETDEV WATCHDOG: CPU: 3: transmit queue 5 timed out 5120 ms",
+            "ib_link",
+            {"pci": "0000:29:00.1", "device": "ib1", "state": "Error"},
+        ),
+        (
             "mlx5_core 0000:29:00.1: Port module event[error]: module 1, Cable error, High Temperature",
             "ib_link",
             {"state": "Module"},
