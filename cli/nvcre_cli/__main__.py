@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 from enum import StrEnum
@@ -276,9 +275,9 @@ def main() -> None:
 
 
 def _end(message: str, exit_code: int) -> NoReturn:
-    with contextlib.suppress(OSError):
-        sys.stderr.write(f"nvcre: {message}\n")
-        sys.stderr.flush()
+    from nvcre_cli.terminal import complain  # noqa: PLC0415 - rich takes a while to load
+
+    complain(message)
     sys.exit(exit_code)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import msgspec
 import yaml
 from nvcre_local.cluster_objects import log_profiles
 from nvcre_local.cluster_yaml import load_document
+from nvcre_logs.envelope import Source
 from nvcre_logs.profile import LOG_FORMAT, LogProfileSpec
 from nvcre_logs.saved_log import NamedProfile
 
@@ -21,16 +25,59 @@ from nvcre_cli.problems import UsageProblem
 
 CHUNK_BYTES = 1 << 20
 MAX_PROFILE_BYTES = 1 << 20
+HELD_BYTES = 64 << 20  # in memory
+PACKED = (
+    (b"\x1f\x8b", "zcat"),
+    (b"\x28\xb5\x2f\xfd", "zstdcat"),
+    (b"\xfd7zXZ\0", "xzcat"),
+    (b"BZh", "bzcat"),
+    (b"PK\x03\x04", "unzip -p"),
+)
+"""How files of compressors begin (their formats' own documents), and what unpacks them."""
 
 
 def chunks_of(log: str) -> Iterator[bytes]:
     """A file's, or stdin's for `-`.  Raises UsageProblem."""
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if log == "-" else Path(log).open("rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
+            chunk = file.read(CHUNK_BYTES)
+            _refuse_packed(chunk, log)
+            while chunk:
                 yield chunk
+                chunk = file.read(CHUNK_BYTES)
     except OSError as error:
         raise UsageProblem(f"{log}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def source_of(log: str) -> Iterator[Source]:
+    """Of a pipe, which can be read once only, what it gave is kept on the disk."""
+    if log != "-" and not _is_pipe(Path(log)):
+        yield partial(chunks_of, log)
+        return
+    with tempfile.SpooledTemporaryFile(HELD_BYTES) as held:
+        for chunk in chunks_of(log):
+            held.write(chunk)
+
+        def again() -> Iterator[bytes]:
+            held.seek(0)
+            while chunk := held.read(CHUNK_BYTES):
+                yield chunk
+
+        yield again
+
+
+def _is_pipe(path: Path) -> bool:
+    try:
+        return not path.is_file() and not path.is_dir() and path.exists()
+    except OSError:
+        return False  # who opens it is told why
+
+
+def _refuse_packed(head: bytes, log: str) -> None:
+    for magic, tool in PACKED:
+        if head.startswith(magic):
+            raise UsageProblem(f"{log}: is compressed; {tool} {shlex.quote(log)} | nvcre parse -")
 
 
 def shipped_profiles() -> list[NamedProfile]:

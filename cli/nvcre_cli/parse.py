@@ -7,8 +7,7 @@ verdict, then the table.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from nvcre_cli.log_arguments import chunks_of, named_profile, shipped_profiles
+from nvcre_cli.log_arguments import named_profile, shipped_profiles, source_of
 from nvcre_cli.problems import EXIT_FAILED, EXIT_PASSED, UsageProblem
 from nvcre_cli.render.sizes import show_size
-from nvcre_cli.terminal import Terminal, write_result
+from nvcre_cli.terminal import Terminal, complain, write_result
 
 SHOWN_STEPS = 12
 SHOWN_HOSTS = 8
@@ -48,30 +47,26 @@ def parse_logs(logs: Sequence[Path], profile: str | None, *, as_json: bool) -> i
         except UsageProblem as problem:
             if len(logs) == 1:
                 raise
-            sys.stderr.write(f"nvcre: {problem}\n")  # the others are measured all the same
+            complain(str(problem))  # the others are measured all the same
             verdict = problem.exit_code
             continue
         if not measured.ok:
             verdict = max(verdict, EXIT_FAILED)
         if as_json:
             if named is None:
-                sys.stderr.write(f"nvcre: {log}: {_read_by(measured, guessed=True)}\n")
-            write_result(json.dumps(_document(measured, log.stem), indent=1, ensure_ascii=False) + "\n")
+                complain(f"{log}: {_read_by(measured, guessed=True)}")
+            write_result(json.dumps(_document(measured, log.stem), indent=1) + "\n")
         else:
             _print(console, log, measured, guessed=named is None)
     return verdict
 
 
 def _measure(log: Path, profile: NamedProfile | None) -> Measured:
-    held = [*chunks_of("-")] if str(log) == "-" else None  # stdin can be read once only
-
-    def source() -> Iterable[bytes]:
-        return held if held is not None else chunks_of(str(log))
-
-    try:
-        return guess(source, shipped_profiles()) if profile is None else measure(source, profile)
-    except LogProfileError as error:
-        raise UsageProblem(str(error)) from error
+    with source_of(str(log)) as source:
+        try:
+            return guess(source, shipped_profiles()) if profile is None else measure(source, profile)
+        except LogProfileError as error:
+            raise UsageProblem(str(error)) from error
 
 
 def _document(measured: Measured, case: str) -> dict[str, Any]:

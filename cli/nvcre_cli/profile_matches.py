@@ -7,6 +7,7 @@ from nvcre_local.cluster_objects import log_profile_files
 from nvcre_logs.lines import LineFeed, unwrap
 from nvcre_logs.patterns import LinePattern, LogProfileError, compile_pattern
 from nvcre_logs.profile import EventPattern
+from nvcre_logs.saved_log import blocks_of
 from rich.table import Table
 from rich.text import Text
 
@@ -40,9 +41,8 @@ def show_matches(profile: str, log: str) -> int:
     patterns = _patterns(profile)
     console = Terminal()
     counts = dict.fromkeys(patterns, 0)
-    feed, number = LineFeed(), 0
-    blocks = (feed.feed(chunk) for chunk in chunks_of(log))
-    for block in (*blocks, feed.finish()):
+    number = 0
+    for block in blocks_of(LineFeed(), chunks_of(log)):
         for raw in block.split(b"\n")[:-1]:
             number += 1
             text = unwrap(raw).text.encode()

@@ -5,6 +5,7 @@ What it prints has words of programs and pods in it, and none of their control c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -14,7 +15,8 @@ from typing import TextIO
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # they take no room, so tables are laid out without them
+# They take no room, so tables are laid out without them: C0 and C1, what turns the direction of writing, no characters.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
@@ -42,6 +44,13 @@ def to_nowhere(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
+
+
+def complain(message: str) -> None:
+    """To stderr, at once."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"nvcre: {printable(message)}\n")
+        sys.stderr.flush()
 
 
 def write_result(text: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from nvcre_logs.envelope import Source, opened
 from nvcre_logs.lines import LineFeed
@@ -19,6 +20,7 @@ from nvcre_logs.training import TrainingReader, compile_training, of_one_rank
 from nvcre_logs.training_document import Marker, TrainingLog, markers
 
 HEAD_BYTES = 8 << 20
+MAX_REPORT_BYTES = 64 << 20  # of JSON; more is a log whose first line happens to begin with a brace
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,9 @@ def _measure(source: Source, profile: NamedProfile) -> Measured:
 def guess(source: Source, profiles: Sequence[NamedProfile]) -> Measured:
     """By the profile that finds most in the beginning of the log, where that has anything, else in all of it."""
     source = opened(source)
-    head = list(_head(source()))
+    head = list(_up_to(HEAD_BYTES, source()))
     best = _best(lambda: head, profiles)
-    if sum(map(len, head)) < HEAD_BYTES:
+    if sum(map(len, head)) <= HEAD_BYTES:
         return best
     return _measure(source, _named(best.profile, profiles)) if best.found else _best(source, profiles)
 
@@ -69,12 +71,13 @@ def _named(name: str, profiles: Sequence[NamedProfile]) -> NamedProfile:
     return next(profile for profile in profiles if profile.name == name)
 
 
-def _head(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _up_to(most: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """No less where there is more."""
     size = 0
     for chunk in chunks:
         yield chunk
         size += len(chunk)
-        if size >= HEAD_BYTES:
+        if size > most:
             return
 
 
@@ -100,7 +103,8 @@ def _measure_nccl(source: Source, profile: NamedProfile) -> Measured:
     chunks = iter(source())
     head = next(chunks, b"")
     if head.lstrip().startswith(b"{"):
-        report = read_report(head + b"".join(chunks))
+        document = b"".join(_up_to(MAX_REPORT_BYTES, chain([head], chunks)))
+        report = read_report(document) if len(document) <= MAX_REPORT_BYTES else None
         if report is not None:
             return Measured(report, profile.name, len(report.tests))
         chunks, head = iter(source()), b""
@@ -116,7 +120,7 @@ def _measure_training(source: Source, profile: NamedProfile) -> Measured:
     reader = TrainingReader(compile_training(profile.name, profile.spec))
     feed = LineFeed()
     events, said = [], list[Marker]()
-    for block in _blocks(feed, source()):
+    for block in blocks_of(feed, source()):
         said += markers(block, lines_before=reader.lines)
         events += reader.feed(block)
     log = TrainingLog(profile.log_format or profile.name, of_one_rank(events), said, feed.skipped_lines)
@@ -124,7 +128,8 @@ def _measure_training(source: Source, profile: NamedProfile) -> Measured:
     return Measured(log, profile.name, steps + reader.progress_lines if steps else 0)
 
 
-def _blocks(feed: LineFeed, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def blocks_of(feed: LineFeed, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines, to the last one, which may lack its end."""
     for chunk in chunks:
         yield feed.feed(chunk)
     yield feed.finish()

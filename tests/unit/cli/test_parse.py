@@ -1,6 +1,9 @@
 """`nvcre parse`: what it prints and how it ends, for the nccl and training logs of the corpus and for no log at all."""
 
+import gzip
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +176,30 @@ def test_a_file_that_is_no_profile_is_refused(text: str, told: str, tmp_path: Pa
     profile.write_text(text)
     with pytest.raises(UsageProblem, match=told):
         parse_logs([CORPUS / "ts01-megatron-2026.log"], str(profile), as_json=True)
+
+
+def test_a_pipe_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    log = (CORPUS / "ns01-allreduce-h100-clean.log").read_bytes()
+    writer = threading.Thread(target=pipe.write_bytes, args=(log,))
+    writer.start()
+    assert parse_logs([pipe], None, as_json=False) == 0
+    writer.join()
+    assert capsys.readouterr().out.startswith("OK ")
+
+
+def test_a_packed_log_is_refused_with_what_unpacks_it(tmp_path: Path) -> None:
+    log = tmp_path / "a run.log.gz"
+    log.write_bytes(gzip.compress(b"step 1\n"))
+    with pytest.raises(UsageProblem, match=r"is compressed; zcat '.*/a run\.log\.gz' \| nvcre parse -"):
+        parse_logs([log], None, as_json=False)
+
+
+def test_a_json_document_drives_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "hostile.log"
+    log.write_bytes(b"# nThread 1\nTest NCCL failure \xc2\x9b2J \x7f \xe2\x80\xae\n")
+    code, _, _ = as_json(capsys, log)
+    assert code == 1
+    parse_logs([log], None, as_json=True)
+    assert all(one.isprintable() or one == "\n" for one in capsys.readouterr().out)

@@ -9,7 +9,7 @@ from rich.text import Text
 
 
 @pytest.mark.parametrize("as_cell", [False, True])
-@pytest.mark.parametrize("sent", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "\x00", "\x7f", "a\x1b"])
+@pytest.mark.parametrize("sent", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "\x00", "\x7f", "a\x1b", "\u202e", "\u2066"])
 def test_no_control_character_of_a_log_reaches_the_terminal(sent: str, as_cell: bool) -> None:
     written = io.StringIO()
     terminal = Terminal(file=written, force_terminal=True, width=80, color_system=None, legacy_windows=False)
