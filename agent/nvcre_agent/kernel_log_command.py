@@ -236,7 +236,7 @@ def _cells(row: Row, reading: Reading) -> tuple[str, ...]:
             _CLASS_WORDS[verdict.fault_class],
             hardware,
             str(row.count),
-            f"{meaning}{who} -> {verdict.remedy}",
+            f"{meaning}{who} => {verdict.remedy}",
         )
     )
 
