@@ -33,6 +33,7 @@ _NOTES = {
     r".{1,64}\[\d{1,10}\]: segfault at .{1,128} in lib(?:nccl|cuda|cudart|nvidia-ml)\b": (
         "segmentation fault in a CUDA library: the application"
     ),
+    r"NVRM: .{0,64}uvm encountered global fatal error": "the driver's unified memory failed: CUDA needs a reboot",
     r"NVRM: .{0,64}knvlink(?:UpdatePostRxDetectLinkMask|DiscoverPostRxDetLinks)": (
         "NVLinks were missing when the GPU came up"
     ),
