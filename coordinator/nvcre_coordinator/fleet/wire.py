@@ -84,11 +84,11 @@ def sequence(value: int, field: str) -> int:
 
 
 def moment(stamp: Timestamp, field: str, correction: timedelta = timedelta(0)) -> datetime:
-    """The time on our clock, to the millisecond. Raises BadMessage outside of 2000 to 2200."""
+    """The time on our clock, to the millisecond, in 2000 or later. Raises BadMessage outside of 2000 to 2200."""
     if not EARLIEST.timestamp() <= stamp.seconds < LATEST.timestamp() or not 0 <= stamp.nanos < 1_000_000_000:
         raise BadMessage(f"{field}: {stamp.seconds} s {stamp.nanos} ns is not a usable time")
     at = datetime.fromtimestamp(stamp.seconds, UTC) + timedelta(milliseconds=stamp.nanos // 1_000_000)
-    return at - correction
+    return max(at - correction, EARLIEST)
 
 
 def _optional_moment(message: pb.Incident | pb.ProbeUpdate, field: str, correction: timedelta) -> datetime | None:

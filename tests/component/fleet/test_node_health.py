@@ -248,11 +248,12 @@ async def test_a_node_that_is_gone_is_forgotten_once_its_agent_is(client: KubeCl
     agent = await healthy(client, fleet)
     await client.delete(NODES, "node-1")
 
-    async def collected() -> bool:
-        return await fleet.status("node-1") == {}
-
-    await eventually(collected)
     await agent.close()
+
+    async def gone() -> bool:
+        return await fleet.status("node-1") == {} and service.metrics.agents_connected._value.get() == 0
+
+    await eventually(gone)  # NodeHealth by the garbage collector
     service.node_health_changed("node-1", None)
 
     async def forgotten() -> bool:

@@ -60,6 +60,11 @@ def test_times_are_put_on_our_clock() -> None:
     assert not told.time_uncertain
 
 
+def test_no_clock_makes_a_time_from_before_our_world() -> None:
+    ahead = ClockOffset(timedelta(days=190 * 365), timedelta(seconds=1))
+    assert wire.incident(pb.Incident(id="a", first_seen=stamp(NOW)), ahead).first_seen == wire.EARLIEST
+
+
 def test_an_unsure_clock_makes_times_uncertain() -> None:
     assert wire.incident(pb.Incident(id="a"), ClockOffset(timedelta(0), timedelta(seconds=3))).time_uncertain
 
