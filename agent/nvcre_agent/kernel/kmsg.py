@@ -242,8 +242,7 @@ class KernelLog:
             try:
                 raw = os.read(self._fd, READ_BYTES)
             except BlockingIOError:
-                self._in_backlog = False
-                return False
+                return self._backlog_ends()
             except OSError as error:
                 if error.errno == errno.EPIPE:
                     self.counts.overruns += 1
@@ -273,19 +272,33 @@ class KernelLog:
             self._offset += len(chunk)
             self._frame(chunk)
             return True
-        self._in_backlog = False
+        if self._backlog_ends():
+            return True
         size = os.fstat(self._fd).st_size
         try:
             inode = os.stat(self._path).st_ino
         except FileNotFoundError:
             inode = self._inode  # being replaced; keep the old one until the new one is there
         if size < self._offset or inode != self._inode:
-            log.info("kernel log truncated or replaced path=%s", self._path)
-            self._close()
-            self._last_sequence = None
-            self._seen = -1
-            return self._open()
+            return self._begin_anew()
         return False
+
+    def _backlog_ends(self) -> bool:
+        """True when it is to be read again: it ends before what was read of it, so it is another one.
+
+        The file was emptied while the agent was down, or the boot id does not tell one boot from the next.
+        """
+        if self._in_backlog and self._last_sequence is not None and self._last_sequence < self._seen:
+            return self._begin_anew()
+        self._in_backlog = False
+        return False
+
+    def _begin_anew(self) -> bool:
+        log.info("kernel log truncated or replaced path=%s", self._path)
+        self._close()
+        self._last_sequence = None
+        self._seen = -1
+        return self._open()
 
     def _frame(self, chunk: bytes) -> None:
         """Cut a byte stream into lines; a line over the limit is dropped up to its end and counted once."""

@@ -93,6 +93,23 @@ async def test_the_position_of_this_boot_is_not_read_again(tmp_path: Path) -> No
         await until(lambda: len(reader.texts) == 5)
 
 
+async def test_a_log_that_ends_before_the_position_is_another_one_and_read_from_its_start(tmp_path: Path) -> None:
+    """It was emptied while the agent was down: all that came since would pass for read."""
+    path = tmp_path / "kmsg"
+    path.write_text(record(1, "after") + record(2, "it was emptied"))
+    async with reading(path, after=Position("boot-1", 5000)) as reader:
+        await until(lambda: reader.texts == ["after", "it was emptied"])
+        with path.open("a") as file:
+            file.write(record(3, "live"))
+        await until(lambda: reader.seen[-1] == ("live", False))
+    assert len(reader.seen) == 3
+    path.write_text("")
+    async with reading(path, after=Position("boot-1", 5000)) as reader:  # nothing yet: nothing is known
+        await until(lambda: reader.log.blind is None)
+        path.write_text(record(5001, "the next"))
+        await until(lambda: reader.texts == ["the next"])
+
+
 async def test_a_truncated_and_a_replaced_file_are_read_from_their_start(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     path.write_text(record(1, "before, and rather long"))
