@@ -362,6 +362,7 @@ class NodeHealthStore:
             "metadata": state.metadata,
             "status": desired.to_json(),
         }
+        state.budget.wrote(len(msgspec.json.encode(obj["status"])))
         state.attempted = desired
         flush, state.flush = state.flush, False
         try:

@@ -1,4 +1,8 @@
-"""When may a node's status be written? A small budget for news, a long wait for counters; time is an argument."""
+"""When may a node's status be written? A small budget for news, a long wait for counters; time is an argument.
+
+etcd keeps every version until it is compacted (the API server does it each 5 minutes), so a large status costs more: a
+few nodes with the largest ones must not fill its 2 GiB.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 BURST = 5  # writes of one node at once ...
 REFILL_S = 1.0  # ... and then one in this time
 QUIET_S = 10.0  # what nobody waits for is written this rarely
+FREE_BYTES = 32 * 1024  # each so many more cost another write
 
 
 @dataclass(slots=True)
@@ -28,3 +33,7 @@ class WriteBudget:
         self.tokens -= 1
         self.written_at = now
         return 0.0
+
+    def wrote(self, size: int) -> None:
+        """How large it was; what it costs beyond one write is owed."""
+        self.tokens -= size // FREE_BYTES

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from nvcre_coordinator.fleet.write_budget import BURST, QUIET_S, WriteBudget
+from nvcre_coordinator.fleet.write_budget import BURST, FREE_BYTES, QUIET_S, WriteBudget
 
 
-def writes(budget: WriteBudget, *, seconds: float, every: float, urgent: bool) -> int:
+def writes(budget: WriteBudget, *, seconds: float, every: float, urgent: bool, size: int = 0) -> int:
     now, count = 100.0, 0
     while now < 100.0 + seconds:
-        count += budget.spend(now, urgent=urgent) == 0
+        if budget.spend(now, urgent=urgent) == 0:
+            count += 1
+            budget.wrote(size)
         now += every
     return count
 
@@ -32,3 +34,14 @@ def test_the_wait_is_long_enough() -> None:
     wait = budget.spend(100.0, urgent=True)
     assert wait > 0
     assert budget.spend(100.0 + wait, urgent=True) == 0
+
+
+def test_a_storm_of_the_largest_news_for_five_minutes_is_little_of_what_etcd_holds() -> None:
+    size = 600 * 1024
+    count = writes(WriteBudget(), seconds=300, every=0.01, urgent=True, size=size)
+    assert count >= 2
+    assert count * size <= (BURST + 300) * 2 * FREE_BYTES
+
+
+def test_a_status_as_they_are_costs_nothing_extra() -> None:
+    assert writes(WriteBudget(), seconds=60, every=0.01, urgent=True, size=FREE_BYTES - 1) >= BURST + 55
