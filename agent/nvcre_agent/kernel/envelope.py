@@ -70,7 +70,7 @@ _PRIORITY = re.compile(r"<(\d{1,3})>(?:1 (?=\d{4}-))?")
 _DECODED = re.compile(r"(kern|user|mail|daemon|auth|syslog|lpr|news|uucp|cron|authpriv|ftp|local\d) *: *\w+ *: *")
 _UPTIME = re.compile(r"\[ {0,16}(\d{1,12}\.\d{1,9})(?: <[^>]{1,24}>)?\] ?")
 _CALLER = re.compile(r"\[ {0,12}[TC]\d{1,10}\] ?")
-_MONTH = r"(?:[^\W\d_]{3,4}|\d{1,2}[\u6708\uc6d4])"  # Chinese, Japanese and Korean number theirs
+_MONTH = r"(?:[^\W\d_]{3,6}|\d{1,2}[\u6708\uc6d4])"  # Chinese, Japanese and Korean number theirs
 _DATE = rf"({_MONTH})\.? {{1,2}}(\d{{1,2}})"
 _HUMAN = re.compile(
     rf"\[(?:[^\W\d_]{{1,4}}\.? )?{_DATE} (\d\d):(\d\d)(?::(\d\d)(?:\.\d{{1,9}})?)?"

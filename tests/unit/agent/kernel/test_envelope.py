@@ -43,6 +43,7 @@ PREFIXES = {
     "RFC 5424 with data": '<3>1 2026-05-05T05:05:05.123Z n101 kernel - - [x@1 y="z"] ',
     "busybox": "Feb  1 00:00:00 n101 kern.err kernel: [  200.011791] ",
     "another language": "dic  1 10:00:00 n101 kernel: ",
+    "Finnish": "maalis 04 00:00:00 n101 kernel: ",
     "Chinese": "2月 01 00:00:00 n101 kernel: ",
     "dmesg -T, Chinese": "[三 2月  1 00:00:00 2026] ",
     "syslog through a relay": "Feb  1 00:00:00 10.0.0.1 Feb  1 00:00:00 n101 kernel: ",
