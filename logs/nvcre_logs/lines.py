@@ -22,7 +22,7 @@ _POD = re.compile(r"\[(pod/[^\]\s]{1,300})\] ?")
 _TAG = re.compile(
     r"\[(?:[^\]\s@]{1,200}@)?\d{1,9},(?P<mpi>\d{1,9})\]<std(?:out|err)>: ?"
     r"|\[(?:rank|default)(?P<torch>\d{1,9})\]: ?"
-    r"|(?P<srun>\d{1,7}): (?=\D|\d+ )"
+    r"|(?P<srun>\d{1,7}): (?=\D|\d+[ %]|\d{4}-)"
 )
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 _ESCAPES = re.compile(_ESCAPE.pattern.encode())

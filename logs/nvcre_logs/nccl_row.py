@@ -25,7 +25,7 @@ _LEFT_HEADINGS = frozenset(("size", "bytes", "count", "N", "type", "redop", "op"
 _REDOP = re.compile(r"mulsum|sum|prod|min|max|avg|none")
 _INTEGER = re.compile(r"-?\d{1,20}")
 _CELL = re.compile(r"-?(?:\d{1,24}(?:\.\d{0,24})?(?:e[+-]?\d{1,3})?|inf|nan)|N/A")
-_STUCK = re.compile(rf"({_CELL.pattern})(?=[^\d\s])")
+_STUCK = re.compile(rf"({_CELL.pattern})(?=[A-Za-z_\[(.<#>]|--)")
 _TYPE = re.compile(r"u?int(?:8|32|64)|int|char|half|float|double|bfloat16|f8e4m3|f8e5m2")
 _NUMBER = re.compile(r"-?\d|N/A")
 _TOKEN = re.compile(r"\S+")

@@ -27,6 +27,9 @@ _RESTART_MARKERS = (  # torchelastic, Megatron-LM, HF Trainer
 )
 
 
+_COUNT_FROM_0 = frozenset(("nemo", "maxtext"))  # also where a log begins in the middle of the run
+
+
 @dataclass(frozen=True, slots=True)
 class Marker:
     """A line in which a launcher or a framework says that it begins again."""
@@ -106,7 +109,7 @@ class TrainingLog:
     @property
     def _made(self) -> int:
         steps = [record.step or 0 for record in self.records]
-        return max(steps) + (1 if min(steps) == 0 else 0)
+        return max(steps) + (1 if min(steps) == 0 or self.framework in _COUNT_FROM_0 else 0)
 
     @property
     def log_interval(self) -> int | None:

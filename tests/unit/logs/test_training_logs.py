@@ -267,6 +267,23 @@ def test_the_fields_of_a_lightning_bar_come_and_go(fields: str, loss: float | No
     assert (record["step"], record["loss"], record["time_s"]) == (794, loss, time_s)
 
 
+def test_maxtext_hides_the_time_of_a_profiled_step_and_tells_its_target_before() -> None:
+    log = "Config param steps: 9\n"
+    log += "completed step: 5, seconds: 5.100, TFLOP/s/device: 134.9, total_weights: 96, loss: 3.2\n"
+    log += "completed profiler activation/deactivation step: 6, total_weights: 96, loss: 3.1\n"
+    log += "Started an asynchronous checkpoint save for step 6\n"
+    log += "[Rampup Batch Size Phase], completed step: 7, seconds: 4.900, total_weights: 96, loss: 3.0, mtp_loss: 1.0\n"
+    found = parsed(log)
+    assert [column(found, name) for name in ("step", "time_s", "loss")] == [
+        [5, 6, 7],
+        [5.1, None, 4.9],
+        [3.2, 3.1, 3.0],
+    ]
+    assert [(event["kind"], event["step"]) for event in found["checkpoint_events"]] == [("async_scheduled", 6)]
+    assert (found["steps"]["target"], found["target_reached"]) == (9, False)
+    assert parsed(log + "completed step: 8, seconds: 5.000, total_weights: 96, loss: 3.0\n")["target_reached"]
+
+
 def mlperf(key: str, value: str = "null", samples: int = 0, name: str = "samples_count") -> str:
     return (
         f':::MLLOG {{"namespace": "", "time_ms": {1770000000123 + samples * 10}, "event_type": "POINT_IN_TIME", '
