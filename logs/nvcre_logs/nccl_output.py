@@ -59,7 +59,8 @@ _REPORT = ("#", "nThread", "Out of bounds", "Avg bus", "...")
 _INTERESTING = (
     r"(?m)^(?: *(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) "
     r"|\[pod/[^\]\s]+\] ?|\[[^\]\s]+\](?:<std(?:out|err)>)?: ?|\d{1,7}: ))*"
-    r"[\x00-\x20]*(?:\d+(?:[A-Za-z_\[(.<#>\x00-\x20]|--|$)|[\x80-\xff]|N/A|inf|nan|#|nThread|Out of bounds|Avg bus|\.\.\.)"
+    r"[\x00-\x20]*(?:\d+(?:[A-Za-z_\[(.<#>\x00-\x20]|--|$)|[\x80-\xff]|N/A|inf|nan|#|nThread"
+    r"|Out of bounds|Avg bus|\.\.\.)"
     r"|: Test (?:CUDA failure|NCCL failure|timeout)|: Test failure|Invalid number of GPUs|DUE TO TIME LIMIT"
     r"|ssh: connect to host|ssh: Could not resolve|Host key verification failed|lost communication with a remote"
     r"|unable to reliably start|_perf"
