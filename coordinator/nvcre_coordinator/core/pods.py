@@ -113,7 +113,7 @@ def observe(pod: Pod) -> PodRecord:
 def seen_at(record: PodRecord, now: datetime) -> PodRecord:
     """With what its kubelet's last stamp proves of the node's clock: it cannot be from after we saw it."""
     stamp = record.exit.finished_at if record.exit is not None and record.exit.finished_at else record.started_at
-    if stamp is None:
+    if stamp is None or stamp.tzinfo is None:
         return record
     ahead_s = (stamp - now) // timedelta(seconds=1)
     return msgspec.structs.replace(record, clock_ahead_s=max(-MAX_AHEAD_S, min(MAX_AHEAD_S, ahead_s)))
