@@ -53,7 +53,7 @@ def fabric_status(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Ite
 
     def failed(gpu: GpuSnapshot, status: int) -> Finding | Undecided | None:
         if isinstance(gpu.fabric_state, Unread):
-            return Undecided(gpus.key("fabric_status", gpu.identity))
+            return gpus.unread("fabric_status", gpu, gpu.fabric_state)
         if not _has_failed(gpu):
             return None
         return gpus.finding(
@@ -76,7 +76,7 @@ def fabric_health(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Ite
     def sick(gpu: GpuSnapshot, mask: int) -> Finding | Undecided | None:
         faults, recovering = _decoded(gpu, mask, limits)
         if not faults and gpu.fabric_health_summary is Unread.FAILED:
-            return Undecided(gpus.key("fabric_health", gpu.identity))
+            return gpus.unread("fabric_health", gpu, gpu.fabric_health_summary)
         if not faults and not recovering:
             return None
         return gpus.finding(

@@ -23,12 +23,15 @@ def read(snapshot: Snapshot, check: str, value: Value) -> Iterator[tuple[GpuSnap
     """One value of every GPU; not supported is no sign of health: a driver in trouble says it of what it once told."""
     for gpu in snapshot.gpus:
         match gpu.access or value(gpu):
-            case Unread.NOT_SUPPORTED:
-                yield gpu, Undecided(key(check, gpu.identity), NOT_TOLD)
-            case Unread():
-                yield gpu, Undecided(key(check, gpu.identity))
+            case Unread() as why:
+                yield gpu, unread(check, gpu, why)
             case number:
                 yield gpu, number
+
+
+def unread(check: str, gpu: GpuSnapshot, why: Unread) -> Undecided:
+    """A check that lacks a value of this GPU."""
+    return Undecided(key(check, gpu.identity), NOT_TOLD if why is Unread.NOT_SUPPORTED else "")
 
 
 def judge(snapshot: Snapshot, check: str, value: Value, verdict: Verdict) -> Iterator[Finding | Undecided]:

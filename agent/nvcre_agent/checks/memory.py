@@ -89,10 +89,10 @@ def row_remap_pending(snapshot: Snapshot, baseline: Baseline, limits: Limits) ->
 
 def row_remap_limit(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
     def full(gpu: GpuSnapshot, value: int) -> Finding | Undecided | None:
-        rows = value + (gpu.remapped_correctable if isinstance(gpu.remapped_correctable, int) else 0)
+        correctable = gpu.remapped_correctable
+        rows = value + (correctable if isinstance(correctable, int) else 0)
         if rows < limits.row_remap_limit_rows:
-            unread = isinstance(gpu.remapped_correctable, Unread)
-            return Undecided(gpus.key("row_remap_limit", gpu.identity)) if unread else None
+            return gpus.unread("row_remap_limit", gpu, correctable) if isinstance(correctable, Unread) else None
         return gpus.finding(
             "row_remap_limit",
             gpu.identity,

@@ -23,7 +23,7 @@ _UNKNOWN_ACTION = Classification(
 
 
 def gpu_lost(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> Iterator[Finding | Undecided]:
-    """The device answers GPU_IS_LOST or RESET_REQUIRED.  Other failures are the monitor's trouble, not the GPU's."""
+    """The device answers GPU_IS_LOST or RESET_REQUIRED.  Of other failures tells gpu_unreadable, or the monitor."""
     for gpu in snapshot.gpus:
         yield from _access(gpu.identity, gpu.access)
     for identity, why in _nameless(snapshot, baseline):
@@ -115,7 +115,7 @@ def gpu_unreadable(snapshot: Snapshot, baseline: Baseline, limits: Limits) -> It
         yield _of_strangers(
             "gpu_unreadable",
             Blame.CONDITIONAL,
-            f"{len(silent)} of {snapshot.device_count} GPUs that NVML lists: it answers nothing, not even who it is",
+            f"{len(silent)} of {snapshot.device_count} GPUs that NVML lists: no answer at all, not even who it is",
             _LOOK,
         )
 
