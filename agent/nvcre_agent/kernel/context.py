@@ -46,6 +46,10 @@ _NOTES = {
     r"(?:Uhhuh\. )?NMI received for unknown reason|NMI: (?:PCI system error|IOCK error|IO check error)": (
         "NMI: the platform reports an error"
     ),
+    r"pcieport .{1,64}: DPC: containment event": "a PCIe port took its link down after an error (DPC)",
+    r"nvidia .{1,64}: Unable to change power state from \w{1,8} to D0, device inaccessible": (
+        "a GPU does not answer on PCIe"
+    ),
     r"pcieport .{1,64}: pciehp: Slot\(.{1,16}\): (?:Link Down|Card not present)": "a PCIe slot lost its card",
     r"Kernel panic - not syncing": "kernel panic",
     r"(?:NMI )?watchdog: .{0,32}(?:soft lockup|hard LOCKUP)|rcu: INFO: .{0,32}stall": "a CPU was stuck",
@@ -55,7 +59,7 @@ _NOTES = {
 }
 _WORTH_A_LOOK = re.compile(  # a word of each of them
     r"NVRM|INFO: task|segfault|dropped|suppressed|peermem|Failed to allocate|"
-    r"NMI|panic|Machine check|watchdog|rcu: |temperature|pciehp|reset"
+    r"NMI|panic|Machine check|watchdog|rcu: |temperature|pciehp|DPC|power state|reset"
 )
 _ANY_NOTE = tuple((re.compile(pattern), meaning) for pattern, meaning in _NOTES.items())
 _UUID = re.compile(rf"NVRM: GPU at (?:PCI:)?({_PCI})(?:\.\d)?: (GPU-[0-9a-f-]{{36}})")

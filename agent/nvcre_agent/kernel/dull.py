@@ -13,7 +13,7 @@ from nvcre_agent.kernel.envelope import Writer
 WORDS = (
     "NVRM", "nvidia", "mlx5", "infiniband", "lost carrier", "NETDEV", "emory", "Killed", "mce", "EDAC", "Hardware",
     "AER", "PCIe", "Xid", "fallen", "INFO: task", "segfault", "dropped", "suppressed", "Failed to allocate", "NMI",
-    "panic", "watchdog", "rcu: ", "temperature", "pciehp", "reset", "Linux version", "repeated",
+    "panic", "watchdog", "rcu: ", "temperature", "pciehp", "DPC", "reset", "Linux version", "repeated",
 )  # fmt: skip
 _UPTIME = re.compile(r"(?:<[0-7]>)?\[ {0,16}\d{1,12}\.\d{1,9}\] [^\[\s]")
 _HEADER = re.compile(

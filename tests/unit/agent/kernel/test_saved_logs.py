@@ -38,4 +38,4 @@ def test_a_log(case: dict[str, Any]) -> None:
 def test_the_notes_say_why_counts_may_be_too_low_and_what_explains_a_fault() -> None:
     [lines] = [case["log"] for case in CASES if case["name"].startswith("lines that explain")]
     _, reading = read(lines)
-    assert [listed.lines for listed in reading.notes.values()] == [[number] for number in range(1, 12)]
+    assert [listed.lines for listed in reading.notes.values()] == [[number] for number in range(1, 14)]
