@@ -82,7 +82,8 @@ def _as_one_probe(group: Sequence[JsonObject]) -> JsonObject:
     measured = [row for row in group if row.get("busBandwidthGBps")]
     one = {**group[0], "node": f"{len(group)} nodes: {names([row['node'] for row in group])}"}
     if measured:
-        least, *_, most = sorted(measured, key=lambda row: float(row["busBandwidthGBps"]))
+        measured.sort(key=lambda row: float(row["busBandwidthGBps"]))
+        least, most = measured[0], measured[-1]
         one["busBandwidthGBps"] = f"{least['busBandwidthGBps']} to {most['busBandwidthGBps']}"
         one["comparison"] = f"the lowest, {least['node']}: {least.get('comparison') or least.get('message') or ''}"
     return one

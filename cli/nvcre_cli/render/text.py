@@ -57,13 +57,13 @@ def print_report(console: Console, report: JobReport) -> None:
     narrow = console.width < NARROW
     parts = [
         _failed_nodes(report),
-        _probes(report),
+        _probes(report, narrow=narrow),
         _bandwidth(report, console.width),
         _goodput(report),
         _interruptions(report),
         _log_gaps(report),
         _incidents(report, narrow=narrow),
-        _warnings(report),
+        _warnings(report, narrow=narrow),
         _nodes(report, narrow=narrow),
         _conditions(report),
     ]
@@ -196,17 +196,20 @@ def _log_gaps(report: JobReport) -> Table | None:
     return table
 
 
-def _probes(report: JobReport) -> Table | None:
+def _probes(report: JobReport, *, narrow: bool) -> Table | None:
     if not report.probes:
         return None
-    table = _table("Probes after the run", "node", "probe", "busbw GB/s", "verdict", "comparison")
+    table = _table(
+        "Probes after the run", "node", "probe", *(() if narrow else ("busbw GB/s",)), "verdict", "comparison"
+    )
     for probe in alike.probes(report.probes):
         verdict = str(probe.get("verdict") or probe.get("state", ""))
         style = {"Pass": "green", "Slow": "red"}.get(verdict, "yellow")
         figure = str(probe.get("busBandwidthGBps") or "-")
         why = str(probe.get("comparison") or probe.get("message") or "")
         kind = str(probe.get("kind", ""))
-        table.add_row(*_plain((probe["node"], kind, figure)), Text(verdict, style=style), Text(why))
+        cells = (probe["node"], kind, *(() if narrow else (figure,)))
+        table.add_row(*_plain(cells), Text(verdict, style=style), Text(why))
     return table
 
 
@@ -231,13 +234,14 @@ def _incidents(report: JobReport, *, narrow: bool) -> Table | None:
     return table
 
 
-def _warnings(report: JobReport) -> Table | None:
+def _warnings(report: JobReport, *, narrow: bool) -> Table | None:
     if not report.warnings:
         return None
-    table = _table("Warnings (events)", "reason", "object", "message")
+    table = _table("Warnings (events)", "reason", *(() if narrow else ("object",)), "message")
     for warning in report.warnings:
         more = f" and {warning['objects'] - 1} more" if warning["objects"] > 1 else ""
-        table.add_row(*_plain((warning["reason"], warning["about"] + more, warning["message"])))
+        about = () if narrow else (warning["about"] + more,)
+        table.add_row(*_plain((warning["reason"], *about, warning["message"])))
     return table
 
 

@@ -18,9 +18,9 @@ JOB = {
 NODES = 500
 
 
-def printed(report) -> str:
+def printed(report, width=140) -> str:
     out = io.StringIO()
-    print_report(Console(file=out, width=140), report)
+    print_report(Console(file=out, width=width), report)
     return out.getvalue()
 
 
@@ -113,12 +113,24 @@ def test_the_text_of_500_nodes_fits_a_screen_and_the_page_keeps_every_row(report
     assert as_page([report]).count("compared 499") == 1
 
 
+def test_a_narrow_terminal_keeps_the_columns_that_say_who_and_why(report):
+    for width, beside in ((60, False), (140, True)):
+        text = printed(report, width)
+        assert ("driver" in text, "busbw GB/s" in text) == (beside, beside)
+        assert {"verdict", "comparison", "message", "node-7"} <= {*text.replace("┃", " ").replace("│", " ").split()}
+
+
+def test_one_figure_among_probes_that_failed_alike():
+    failed = [{"node": f"n{n}", "kind": "NICLoopback", "state": "Error", "message": "m"} for n in range(20)]
+    failed[3]["busBandwidthGBps"] = "1.00"
+    [one] = alike.probes(failed)
+    assert one["busBandwidthGBps"] == "1.00 to 1.00"
+
+
 @pytest.mark.parametrize("width", [40, 60, 79, 80, 140])
 def test_no_bar_is_folded_however_narrow_the_terminal(width):
     rows = [{"sizeBytes": 1 << n, "algBW": "100.00", "busBW": "300.00", "samples": 1} for n in range(3, 34)]
     measurement = {"kind": "BandwidthMeasurement", "status": {"results": rows}}
-    out = io.StringIO()
-    print_report(Console(file=out, width=width), build(Gathered(JOB, [measurement])))
-    bars = [line for line in out.getvalue().splitlines() if "300.00" in line]
-    assert len(bars) == len(rows)
-    assert sum("█" in line for line in out.getvalue().splitlines()) == (len(rows) if width >= 60 else 0)
+    lines = printed(build(Gathered(JOB, [measurement])), width).splitlines()
+    assert sum("300.00" in line for line in lines) == len(rows)
+    assert sum("█" in line for line in lines) == (len(rows) if width >= 60 else 0)
