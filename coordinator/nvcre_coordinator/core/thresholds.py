@@ -2,7 +2,8 @@
 
 `check` finds the mistakes before a workload is created, `evaluate` judges measured values.  `value` is declared dyn
 (the runtime has no mixed int/double comparison, and people write `value >= 400`); a trial evaluation must give a bool.
-Expressions are bounded by the CRD (2048 characters, 32 entries) and by the runtime's own iteration budget.
+Expressions are bounded by the CRD (2048 characters, 32 entries), by the runtime's own iteration budget, and to one loop
+(core/loops.py).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cel_expr_python import cel
 
 from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.core.limits import clip
+from nvcre_coordinator.core.loops import depth_of_loops
 
 BUS_BANDWIDTH = "busBandwidthGBps"
 ALG_BANDWIDTH = "algBandwidthGBps"
@@ -59,6 +61,8 @@ def _environment() -> cel.Env:
 def _compiled(expression: str) -> cel.Expression:
     if len(expression) > MAX_EXPRESSION:
         raise ThresholdError(f"longer than {MAX_EXPRESSION} characters")
+    if depth_of_loops(expression) > 1:
+        raise ThresholdError("has a loop within a loop or over another's result; value is one number")
     try:
         return _environment().compile(expression)
     except RuntimeError as error:  # what the CEL runtime raises for every rejected expression

@@ -20,9 +20,13 @@ from nvcre_protos.vocabulary import ComponentKind
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason, Job
 from nvcre_coordinator.api.workload import Node
 from nvcre_coordinator.core.limits import clip, clip_entry
+from nvcre_coordinator.core.loops import code_of, depth_of_loops
 from nvcre_coordinator.core.run_window import RunWindow
 from nvcre_coordinator.core.thresholds import one_line
 from nvcre_coordinator.detectors import Blindness, DetectorSpecError, NodeView
+
+MOST_LOOPS = 2
+"""Of all taints of a kind and their values, say."""
 
 
 class EvaluationError(ValueError):
@@ -39,6 +43,12 @@ def _environment() -> cel.Env:
 @lru_cache(maxsize=256)
 def compile_expression(expression: str) -> cel.Expression:
     """Raises DetectorSpecError."""
+    loops = depth_of_loops(expression)
+    if loops > MOST_LOOPS or (loops and "+" in code_of(expression)):
+        raise DetectorSpecError(
+            f'"{clip(expression, 256)}" has more than {MOST_LOOPS} loops within each other, or a loop and a +: it '
+            "might build values without end; write it without, or with && and || between loops"
+        )
     try:
         program = _environment().compile(expression)
     except RuntimeError as error:  # what the CEL runtime raises for every rejected expression
