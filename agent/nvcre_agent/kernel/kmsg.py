@@ -16,6 +16,7 @@ import logging
 import os
 import select
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -79,6 +80,7 @@ class KernelLog:
         self._buffer = b""
         self._discarding = False
         self._inode = 0
+        self._gone_since_s: float | None = None
         self._offset = 0
         self._wake = asyncio.Event()
         self._watched_fd = -1
@@ -276,9 +278,12 @@ class KernelLog:
             return True
         size = os.fstat(self._fd).st_size
         try:
-            inode = os.stat(self._path).st_ino
+            inode, self._gone_since_s = os.stat(self._path).st_ino, None
         except FileNotFoundError:
             inode = self._inode  # being replaced; keep the old one until the new one is there
+            self._gone_since_s = self._gone_since_s or time.monotonic()
+            if time.monotonic() - self._gone_since_s > LOOK_AGAIN_S:
+                raise
         if size < self._offset or inode != self._inode:
             return self._begin_anew()
         return False

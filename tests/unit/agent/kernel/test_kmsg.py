@@ -124,6 +124,21 @@ async def test_a_truncated_and_a_replaced_file_are_read_from_their_start(tmp_pat
     assert reader.texts[1:] == ["after", "replaced by another file"]
 
 
+async def test_a_file_that_is_taken_away_for_good_is_blind_until_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvcre_agent.kernel.kmsg.LOOK_AGAIN_S", 0.01)
+    path = tmp_path / "kmsg"
+    path.write_text(record(7, "before"))
+    async with reading(path) as reader:
+        await until(lambda: reader.texts == ["before"])
+        path.rename(tmp_path / "kmsg.1")
+        await until(lambda: reader.blind == ["", "NotFound"])
+        path.write_text(record(1, "the new one"))
+        await until(lambda: reader.texts == ["before", "the new one"])
+    assert reader.blind[2] == ""
+
+
 async def test_a_missing_file_is_blind_until_it_appears(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     async with reading(path) as reader:
