@@ -78,7 +78,8 @@ class Report:
 
 def judge(seen: Seen) -> Report:
     """A GPU or node is Healthy only where everything was looked at."""
-    accusing = tuple(one for one in seen.incidents if accuses(one))
+    found = [one for one in seen.incidents if accuses(one)]
+    accusing = tuple(sorted(found, key=lambda one: not one.component.pci_bus_id))  # first the ones that say which GPU
     not_seen = (*seen.blind, *_not_seen(seen.snapshot))
     lost = (
         sum(why in (Unread.LOST, Unread.RESET_REQUIRED) for why in seen.snapshot.unidentified) if seen.snapshot else 0

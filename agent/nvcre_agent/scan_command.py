@@ -125,8 +125,6 @@ def _table(report: Report, seen: Seen, *, simulated: bool) -> Iterator[str]:
 
 
 def _below(report: Report, seen: Seen) -> Iterator[str]:
-    if report.lost_unidentified:
-        yield _lost(report.lost_unidentified)
     for incident in report.accusing:
         yield f"suspect: {_sentence(incident)}"
     for one in report.not_seen[report.verdict is Verdict.BLIND :]:  # the first is the headline then

@@ -85,6 +85,12 @@ def test_a_lost_gpu_that_cannot_say_who_it_is_is_suspect(node: Node) -> None:
     assert (code, told["verdict"], told["lostUnidentifiedGPUs"]) == (1, "Suspect", 1)
     assert len(told["gpus"]) == 7
 
+    node.kernel(2, xid(79, "GPU has fallen off the bus.", gpu=3))
+    _, out = scan(node)
+    first, *_ = out.splitlines()
+    assert f"{gpu_pci(3).upper()}" in first.upper(), "the kernel says which; that comes before a GPU without a name"
+    assert out.count("lost, and too lost to say which") == 1
+
 
 def test_links_that_are_down_need_no_second_look(node: Node) -> None:
     node.kernel(1, BOOT)
