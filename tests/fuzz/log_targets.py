@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import yaml
 from nvcre_logs import nccl_document, training_document
+from nvcre_logs.envelope import opened
 from nvcre_logs.lines import LineFeed
 from nvcre_logs.nccl_log import NcclLog
 from nvcre_logs.nccl_output import NcclOutputParser
@@ -29,6 +30,7 @@ def workload_log(data: bytes) -> None:
     _nccl_explained(parser.finish())
     if (report := read_report(data)) is not None:
         _nccl_explained(report)
+    assert len(b"".join(opened(lambda: _chunks(data))())) <= 4 * len(data) + 4
     for profile in _trainers():
         reader, feed = TrainingReader(profile), LineFeed()
         events, said, lines = [], list[Marker](), 0
