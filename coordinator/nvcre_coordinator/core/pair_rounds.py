@@ -2,9 +2,11 @@
 
 `first_round` pairs the nodes; both nodes of a slow pair are suspects and those of a fast one are good. `second_round`
 gives each suspect a good partner, a different one as far as there are enough, and none that it was slow with: that may
-be the link. `conclude` blames the suspect that stays slow; where both suspects of a pair are fast with others, the link
-between them is suspected and neither node. A pair that could not be tested says nothing, neither good nor bad, and its
-blocker is named (spec 8.27 and 8.28).
+be the link. `conclude` blames the suspect that stays slow, if it was slow with two nodes that are proven good, and clearly
+slower than what proves them good: one bad link, a part that neighbours share, or a threshold that healthy pairs just
+about reach must not make a node look slow. Where both suspects of a pair are fast with others, the link between them is
+suspected and neither node. A pair that could not be tested says nothing, neither good nor bad, and its blocker is named
+(spec 8.27 and 8.28).
 
 What is run when is core/pair_search.py: a pair is a Job on two nodes, because nccl-tests starts over nodes by MPI, and
 its threshold says whether it is slow.
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 Pair = tuple[str, str]
+CLEARLY = 0.05  # of a good pair's figure; runs of one pair differ by a few percent in health
 
 
 class PairState(Enum):
@@ -30,13 +33,16 @@ class PairResult:
     pair: Pair
     state: PairState
     blocker: str = ""  # of NOT_TESTED: the node and what is wrong there
+    busbw_gbps: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    blamed: tuple[str, ...] = ()  # slow with a good partner too
+    blamed: tuple[str, ...] = ()  # clearly slow with two good partners
     links: tuple[Pair, ...] = ()  # both nodes are fast with others
-    unresolved: tuple[str, ...] = ()  # suspects that nobody could clear or blame
+    half_proven: tuple[str, ...] = ()  # slow with one good partner; the other of the slow pair is not proven good
+    close: tuple[str, ...] = ()  # slow with two good partners, but hardly slower than these are with others
+    unresolved: tuple[str, ...] = ()  # suspects that no good partner was tested with
     not_tested: tuple[str, ...] = ()  # blockers, as sentences
     all_fast: bool = False  # every pair was fast: if the whole was slow, it is the fabric
 
@@ -66,15 +72,19 @@ def second_round(first: Iterable[PairResult]) -> tuple[Pair, ...]:
 def conclude(first: Iterable[PairResult], second: Iterable[PairResult]) -> Conclusion:
     results, retests = tuple(first), tuple(second)
     suspects = _suspects(results)
-    after = {result.pair[0]: result.state for result in retests}
-    cleared = {suspect for suspect in suspects if after.get(suspect) is PairState.FAST}
-    blamed = tuple(suspect for suspect in suspects if after.get(suspect) is PairState.SLOW)
+    after = {result.pair[0]: result for result in retests}
+    states = {suspect: after[suspect].state for suspect in suspects if suspect in after}
+    good = {*_good(results), *(suspect for suspect, state in states.items() if state is PairState.FAST)}
     slow_pairs = [result.pair for result in results if result.state is PairState.SLOW]
-    good = set(_good(results)) | cleared
+    still_slow = [suspect for suspect, state in states.items() if state is PairState.SLOW]
+    proven = [suspect for suspect in still_slow if any(suspect in pair and set(pair) & good for pair in slow_pairs)]
+    close = tuple(suspect for suspect in proven if not _clearly_slower(after[suspect], results))
     return Conclusion(
-        blamed=blamed,
+        blamed=tuple(suspect for suspect in proven if suspect not in close),
         links=tuple(pair for pair in slow_pairs if set(pair) <= good),
-        unresolved=tuple(suspect for suspect in suspects if suspect not in cleared and suspect not in blamed),
+        half_proven=tuple(suspect for suspect in still_slow if suspect not in proven),
+        close=close,
+        unresolved=tuple(suspect for suspect in suspects if suspect not in good and suspect not in still_slow),
         not_tested=tuple(
             f"{' and '.join(result.pair)}: {result.blocker}"
             for result in (*results, *retests)
@@ -82,6 +92,17 @@ def conclude(first: Iterable[PairResult], second: Iterable[PairResult]) -> Concl
         ),
         all_fast=bool(results) and all(result.state is PairState.FAST for result in results),
     )
+
+
+def _clearly_slower(retest: PairResult, results: Sequence[PairResult]) -> bool:
+    """Than the good partner with somebody else. Unknown figures leave it to the threshold."""
+    partner = retest.pair[1]
+    figures = [
+        result.busbw_gbps
+        for result in results
+        if partner in result.pair and result.state is PairState.FAST and result.busbw_gbps is not None
+    ]
+    return retest.busbw_gbps is None or not figures or retest.busbw_gbps < (1 - CLEARLY) * max(figures)
 
 
 def _good(results: Sequence[PairResult]) -> tuple[str, ...]:

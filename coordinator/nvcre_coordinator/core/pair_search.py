@@ -58,7 +58,7 @@ class PairRun:
     def result(self) -> PairResult:
         if self.state is None:
             return PairResult(self.pair, PairState.NOT_TESTED, OUT_OF_TIME)
-        return PairResult(self.pair, self.state, self.blocker)
+        return PairResult(self.pair, self.state, self.blocker, self.busbw_gbps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from nvcre_coordinator.api.conditions import Reason
 from nvcre_coordinator.api.job import Component, Evidence, FailedNode, FailedNodeReason
 from nvcre_coordinator.core.attribution import Attribution
 from nvcre_coordinator.core.limits import clip_entry
-from nvcre_coordinator.core.pair_rounds import Conclusion, Pair, PairState
+from nvcre_coordinator.core.pair_rounds import CLEARLY, Conclusion, Pair, PairState
 from nvcre_coordinator.core.pair_search import PairRun, PairSearch
 
 MOST_NAMED = 3
@@ -29,6 +29,16 @@ def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: 
         [f"Pairs of nodes found {_few(found.blamed)} slow, also with a partner that is proven good"] if entries else []
     )
     parts += [_link(known, pair) for pair in found.links[:MOST_NAMED]]
+    if found.half_proven:
+        parts.append(
+            f"candidates are {_few(found.half_proven)}: slow with one good partner too, but the other of the pair is not "
+            "proven good, so it may be what both share, such as a switch"
+        )
+    if found.close:
+        parts.append(
+            f"hardly slower than healthy pairs are {_few(found.close)}: with good partners too slow for the threshold, but by "
+            f"less than {CLEARLY:.0%} of what these reach with others; the threshold may be too high"
+        )
     if found.unresolved:
         why = "no partner is proven good" if not _any_fast(known) else "they were not tested with a good partner"
         parts.append(f"candidates are {_few(found.unresolved)}: {why}")

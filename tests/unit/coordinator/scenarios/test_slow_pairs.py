@@ -118,6 +118,19 @@ def test_27_a_slow_pair_outside_the_run_proves_nothing_and_accuses_nobody() -> N
     assert world.pairs[:2] == [("proof", ("w", "x")), ("proof", ("y", "z"))]
 
 
+def test_27_both_of_a_pair_that_stay_slow_are_candidates_with_what_they_share() -> None:
+    found = World(NODES, slow={"a", "b"}).attribution()
+    assert (found.entries, found.attributed) == ((), False)
+    assert found.message.startswith("Candidates are a, b: slow with one good partner too, but the other of the pair is ")
+
+
+def test_27_hardly_slower_than_healthy_pairs_is_told_and_accuses_nobody() -> None:
+    found = attribute_pairs(PairSearch(NODES), Conclusion(close=("b",)), VIOLATION, NOW)
+    assert (found.entries, found.attributed) == ((), False)
+    assert found.message.startswith("Hardly slower than healthy pairs are b: ")
+    assert "by less than 5% of what" in found.message
+
+
 @pytest.mark.parametrize("outsiders", [(), ("x",)])
 def test_27_without_a_good_partner_both_are_candidates_and_none_is_named(outsiders: tuple[str, ...]) -> None:
     found = World(("a", "b"), slow={"a"}, outsiders=outsiders).attribution()
@@ -184,5 +197,4 @@ def test_27_whoever_goes_on_after_a_crash_at_any_point_comes_to_the_same_conclus
         running = [node for run in disturbed.runs if run.state is None for node in run.pair]
         assert len(running) == len(set(running)), "two pairs at once on one node"
     assert disturbed.conclusion() == straight.conclusion()
-    if link is None:
-        assert set(straight.conclusion().blamed) <= straight.slow
+    assert set(straight.conclusion().blamed) <= straight.slow
