@@ -121,7 +121,9 @@ def test_27_a_slow_pair_outside_the_run_proves_nothing_and_accuses_nobody() -> N
 def test_27_both_of_a_pair_that_stay_slow_are_candidates_with_what_they_share() -> None:
     found = World(NODES, slow={"a", "b"}).attribution()
     assert (found.entries, found.attributed) == ((), False)
-    assert found.message.startswith("Candidates are a, b: slow with one good partner too, but the other of the pair is ")
+    assert found.message.startswith(
+        "Candidates are a, b: slow with one good partner too, but the other of the pair is "
+    )
 
 
 def test_27_hardly_slower_than_healthy_pairs_is_told_and_accuses_nobody() -> None:

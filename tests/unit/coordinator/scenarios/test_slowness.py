@@ -124,7 +124,9 @@ def test_27_where_both_of_a_slow_pair_stay_slow_it_may_be_a_link_or_what_they_sh
 
 
 @pytest.mark.parametrize(("figure", "blamed"), [(284.9, ("b",)), (285.1, ())])
-def test_27_a_threshold_that_healthy_pairs_just_about_reach_blames_nobody(figure: float, blamed: tuple[str, ...]) -> None:
+def test_27_a_threshold_that_healthy_pairs_just_about_reach_blames_nobody(
+    figure: float, blamed: tuple[str, ...]
+) -> None:
     first = [PairResult(("a", "b"), PairState.SLOW, "", 285.0), PairResult(("c", "d"), PairState.FAST, "", 300.0)]
     second = [PairResult(("a", "c"), PairState.FAST, "", 299.0), PairResult(("b", "d"), PairState.SLOW, "", figure)]
     found = conclude(first, second)
