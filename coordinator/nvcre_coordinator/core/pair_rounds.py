@@ -2,10 +2,10 @@
 
 `first_round` pairs the nodes; both nodes of a slow pair are suspects and those of a fast one are good. `second_round`
 gives each suspect a good partner, a different one as far as there are enough, and none that it was slow with: that may
-be the link. `conclude` blames the suspect that stays slow, if it was slow with two nodes that are proven good, and clearly
-slower than what proves them good: one bad link, a part that neighbours share, or a threshold that healthy pairs just
-about reach must not make a node look slow. Where both suspects of a pair are fast with others, the link between them is
-suspected and neither node. A pair that could not be tested says nothing, neither good nor bad, and its blocker is named
+be the link. `conclude` blames the suspect that was slow with two nodes that are proven good, and clearly slower than
+these are with others: one bad link, a part that neighbours share, or a threshold that healthy pairs only just reach
+must not make a node look slow. Where both suspects of a pair are fast with others, the link between them is suspected
+and neither node. A pair that could not be tested says nothing, neither good nor bad, and its blocker is named
 (spec 8.27 and 8.28).
 
 What is run when is core/pair_search.py: a pair is a Job on two nodes, because nccl-tests starts over nodes by MPI, and

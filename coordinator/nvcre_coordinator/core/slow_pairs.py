@@ -31,13 +31,13 @@ def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: 
     parts += [_link(known, pair) for pair in found.links[:MOST_NAMED]]
     if found.half_proven:
         parts.append(
-            f"candidates are {_few(found.half_proven)}: slow with one good partner too, but the other of the pair is not "
-            "proven good, so it may be what both share, such as a switch"
+            f"candidates are {_few(found.half_proven)}: slow with one good partner too, but the other of the pair is "
+            "not proven good, so it may be what both share, such as a switch"
         )
     if found.close:
         parts.append(
-            f"hardly slower than healthy pairs are {_few(found.close)}: with good partners too slow for the threshold, but by "
-            f"less than {CLEARLY:.0%} of what these reach with others; the threshold may be too high"
+            f"hardly slower than healthy pairs are {_few(found.close)}: with good partners too slow for the threshold, but "
+            f"by less than {CLEARLY:.0%} of what these reach with others; the threshold may be too high"
         )
     if found.unresolved:
         why = "no partner is proven good" if not _any_fast(known) else "they were not tested with a good partner"
