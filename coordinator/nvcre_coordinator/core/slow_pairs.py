@@ -36,8 +36,8 @@ def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: 
         )
     if found.close:
         parts.append(
-            f"hardly slower than healthy pairs are {_few(found.close)}: with good partners too slow for the threshold, but "
-            f"by less than {CLEARLY:.0%} of what these reach with others; the threshold may be too high"
+            f"hardly slower than healthy pairs are {_few(found.close)}: with good partners too below the threshold, "
+            f"but by less than {CLEARLY:.0%} of what these reach with others; the threshold may be too high"
         )
     if found.unresolved:
         why = "no partner is proven good" if not _any_fast(known) else "they were not tested with a good partner"
