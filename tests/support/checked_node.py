@@ -14,12 +14,13 @@ from nvcre_agent.checks.baseline import Baseline
 from nvcre_agent.checks.model import Finding
 from nvcre_agent.host.model import NOTHING, FabricManager, Host, IbPort
 from nvcre_agent.incidents.folding import Folding
-from nvcre_agent.incidents.model import Incident
 from nvcre_agent.incidents.reset_signs import ResetSigns
 from nvcre_agent.incidents.signals import NO_GPUS, Moment, from_kernel
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.nvml.snapshot import GpuIdentity, GpuSnapshot, PciAddress, Snapshot, Unread
 from nvcre_protos.vocabulary import RecoveredBy
+
+from support.folded import Folded
 
 WALL = 1_800_000_000.0
 BETWEEN_SNAPSHOTS_S = 30.0
@@ -75,7 +76,7 @@ def snapshot(*gpus: GpuSnapshot, at_s: float = 0.0, device_count: int | Unread |
     return Snapshot(WALL + at_s, int(at_s * 1e9), count, gpus)
 
 
-class CheckedNode:
+class CheckedNode(Folded):
     def __init__(self, now_s: float = 1000.0) -> None:
         self.limits = limits.shipped()
         self.boot_id = "boot-1"
@@ -100,16 +101,8 @@ class CheckedNode:
         return snapshot(*self.gpus.values(), at_s=self.now_s)
 
     @property
-    def open(self) -> tuple[Incident, ...]:
-        return self.folding.open_incidents
-
-    @property
     def checks(self) -> list[str]:
         return sorted(one.check for one in self.open)
-
-    def only(self) -> Incident:
-        [incident] = self.open
-        return incident
 
     def set(self, index: int, **changes: Any) -> None:
         self.gpus[index] = replace(self.gpus[index], **changes)

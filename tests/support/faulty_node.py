@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from nvcre_agent.checks.model import Component, Finding
 from nvcre_agent.incidents.escalation import History
 from nvcre_agent.incidents.folding import Folding
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Kept
+from nvcre_agent.incidents.model import Change, ChangeKind, Kept
 from nvcre_agent.incidents.signals import Moment, from_kernel, from_nvml
 from nvcre_agent.kernel.parsers import RecordParser
 from nvcre_agent.kernel.record import Record, parse_record
 from nvcre_agent.nvml.snapshot import EventType, GpuIdentity, Inventory, NvmlEvent, PciAddress
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, RecoveredBy
+
+from support.folded import Told
 
 WALL = 1_800_000_000.0
 GPUS = tuple(
@@ -25,7 +27,7 @@ GPUS = tuple(
 BUS_LOST = "GPU has fallen off the bus."
 
 
-class FaultyNode:
+class FaultyNode(Told):
     """`clock_s` is the time since boot, `wall_s` the wall clock; `ring` is what the kernel's ring buffer holds."""
 
     def __init__(self) -> None:
@@ -147,19 +149,6 @@ class FaultyNode:
         return self._told(self.folding.finding_recovered(finding(check, gpu), **self.now))
 
     # --- what it tells
-
-    def _told(self, changes: Iterable[Change]) -> list[Change]:
-        changes = list(changes)
-        self.changes += changes
-        return changes
-
-    @property
-    def open(self) -> tuple[Incident, ...]:
-        return self.folding.open_incidents
-
-    def only(self) -> Incident:
-        [incident] = self.open
-        return incident
 
     def closed(self) -> list[tuple[int, RecoveredBy | None]]:
         """(code, what ended it), in order."""

@@ -11,11 +11,12 @@ from nvcre_agent.checks.baseline import CONFIRMED_AFTER
 from nvcre_agent.checks.model import Component, Finding
 from nvcre_agent.incidents import folding as rules
 from nvcre_agent.incidents.folding import Folding
-from nvcre_agent.incidents.model import Change, ChangeKind, Incident, Signal
+from nvcre_agent.incidents.model import Change, ChangeKind, Signal
 from nvcre_agent.incidents.signals import Moment, from_kernel, from_nvml
 from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.nvml.snapshot import EventType, GpuIdentity, Inventory, NvmlEvent, PciAddress
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind, RecoveredBy, Source
+from support.folded import Told
 
 WALL = 1_800_000_000.0
 GPUS = Inventory(
@@ -28,7 +29,7 @@ GPUS = Inventory(
 )
 
 
-class Node:
+class Node(Told):
     """A folding with a clock: what the tests speak to."""
 
     def __init__(self, *, boot_id: str = "boot-1", inventory: Inventory = GPUS) -> None:
@@ -62,19 +63,6 @@ class Node:
         """A snapshot in which these GPUs answer; all of them by default."""
         now = {"now_s": WALL + self.clock_s, "monotonic_s": self.clock_s}
         return self._told(self.folding.answering(gpus or GPUS.gpus, **now))
-
-    def _told(self, changes: Iterable[Change]) -> list[Change]:
-        changes = list(changes)
-        self.changes += changes
-        return changes
-
-    @property
-    def open(self) -> tuple[Incident, ...]:
-        return self.folding.open_incidents
-
-    def only(self) -> Incident:
-        [incident] = self.open
-        return incident
 
 
 def kinds(changes: Iterable[Change]) -> list[ChangeKind]:

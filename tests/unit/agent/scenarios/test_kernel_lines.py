@@ -15,13 +15,14 @@ from nvcre_agent.kernel.parsers import LineParser
 from nvcre_agent.kernel.record import parse_record
 from nvcre_agent.nvml.snapshot import GpuIdentity, Inventory, PciAddress
 from nvcre_protos.vocabulary import Blame, ComponentKind, FaultClass, IncidentKind
+from support.folded import Folded
 
 WALL = 1_800_000_000.0
 WORDS = "0x00000000 0x00000000 0x00000000 0x00000000)"
 BUS_LOST = "GPU has fallen off the bus."
 
 
-class Node:
+class Node(Folded):
     """Eight GPUs at buses 3b to 42 of one PCI domain; records of /dev/kmsg go in, open incidents come out."""
 
     def __init__(self, domain: int = 0) -> None:
@@ -51,14 +52,6 @@ class Node:
     def wait(self, seconds: float) -> None:
         self.now_s += seconds
         self.folding.tick(WALL + self.now_s, self.now_s)
-
-    @property
-    def open(self) -> tuple[Incident, ...]:
-        return self.folding.open_incidents
-
-    def only(self) -> Incident:
-        [incident] = self.open
-        return incident
 
 
 def verdicts(incidents: Iterable[Incident]) -> list[tuple[int, FaultClass, Blame]]:
