@@ -292,6 +292,14 @@ class Cluster:
         created["status"] = {"verdict": "Faulty", "incidents": [full]}
         await self.client.update_status(NODE_HEALTHS, created)
 
+    async def event(self, name: str, kind: str, reason: str) -> None:
+        """Waits for it: Events are written after the status that they belong to. There must be one only."""
+
+        async def written() -> int:
+            return (await self.events(name)).count((kind, reason))
+
+        assert await eventually(written, what=f"the Event {reason} of {name}") == 1
+
     async def events(self, name: str) -> list[tuple[str, str]]:
         found = await self.client.list(EVENTS, NAMESPACE)
         return [(item["type"], item["reason"]) for item in found if item["involvedObject"]["name"] == name]
