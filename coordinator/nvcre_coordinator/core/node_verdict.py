@@ -10,6 +10,7 @@ whole is core/breaker.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -220,8 +221,10 @@ def _is_on(component: Component | None, gpu: Gpu) -> bool:
 
 
 def bad_gpus(gpus: Sequence[GpuVerdict]) -> str:
-    """Their indices for a column: "3,5"."""
-    return ",".join(str(gpu.index) for gpu in gpus if gpu.verdict in (Verdict.FAULTY, Verdict.SUSPECT))
+    """Their indices for a column: "3,5"; the UUID where a sound GPU has the index of one that is gone."""
+    holders = Counter(gpu.index for gpu in gpus)
+    bad = [gpu for gpu in gpus if gpu.verdict in (Verdict.FAULTY, Verdict.SUSPECT)]
+    return ",".join(str(gpu.index) if holders[gpu.index] == 1 else gpu.uuid for gpu in bad)
 
 
 def _slow_probe(probes: Sequence[ProbeResult]) -> ProbeResult | None:

@@ -123,7 +123,7 @@ class NodeRecord:
             agent_version=self.agent_version,
             last_transition_time=now.replace(microsecond=0) if changed else self.stored.last_transition_time,
             gpu_count=len(self.inventory.gpus) if self.inventory is not None else None,
-            bad_gpus=bad_gpus(gpus),
+            bad_gpus=cut(bad_gpus(gpus), MESSAGE_BYTES),
             inventory=self.inventory,
             gpus=tuple(msgspec.structs.replace(gpu, message=cut(gpu.message, GPU_MESSAGE_BYTES)) for gpu in gpus),
             monitors=self.monitors,

@@ -30,6 +30,7 @@ from nvcre_coordinator.core.node_health import NodeHealth
 from nvcre_coordinator.core.node_verdict import (
     Assessment,
     Gpu,
+    GpuVerdict,
     Monitor,
     MonitorState,
     Observed,
@@ -90,6 +91,16 @@ def blamed(*open_now: Incident, closed: tuple[Incident, ...] = ()) -> tuple[Inci
 
 def lost(at: datetime = NOW, **fields: Any) -> Incident:
     return xid(79, FaultClass.NEEDS_REBOOT, at=at, **fields)
+
+
+def test_01_a_lost_gpu_whose_index_is_another_ones_since_the_driver_was_loaded_again_is_told_by_its_uuid() -> None:
+    gone, here = (
+        GpuVerdict(index=5, uuid=uuid, verdict=verdict)
+        for uuid, verdict in (("GPU-gone", Verdict.FAULTY), ("GPU-here", Verdict.HEALTHY))
+    )
+    sound = GpuVerdict(index=6, uuid="GPU-6", verdict=Verdict.SUSPECT)
+    assert bad_gpus((gone, sound)) == "5,6"
+    assert bad_gpus((gone, here, sound)) == "GPU-gone,6"
 
 
 def test_01_a_lost_gpu_needs_a_reboot_and_is_broken_hardware_when_it_is_lost_again() -> None:
