@@ -87,7 +87,12 @@ async def test_a_job_runs_and_completes(jobs: Jobs) -> None:
     status = await jobs.until_attributed("good")
     assert not {"restartCount", "failedNodes", "failureLog"} & status.keys()
     assert [pod["status"]["phase"] for pod in await jobs.pods("good")] == ["Succeeded"] * 2
-    reasons = [reason for reason, _ in await jobs.events("good")]
+
+    async def told() -> list[str] | None:  # Events are written after the status
+        reasons = [reason for reason, _ in await jobs.events("good")]
+        return reasons if "WorkloadCompleted" in reasons else None
+
+    reasons = await jobs.api.until(told)
     assert (reasons.count("WorkloadCreated"), reasons.count("WorkloadCompleted")) == (1, 1)
 
 
