@@ -31,7 +31,7 @@ IN_THREAD_S = 0.005  # a parser that takes so long for less than that is slow: s
 GATHERED_BYTES = 512 * 1024
 RETRY_S = 3.0
 PARSER_BROKE_S = 60.0
-PARSERS = ThreadPoolExecutor(4, "log-parser")
+PARSERS = ThreadPoolExecutor(2, "log-parser")  # the event loop shares the interpreter with them
 
 
 class FollowedLog(Generic[T]):
