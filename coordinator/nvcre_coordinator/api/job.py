@@ -172,5 +172,5 @@ class Job(msgspec.Struct, frozen=True):
         """Of a pair of nodes that is tested: the Job whose slow node is searched for."""
         if names.LABEL_PAIR_OF not in self.metadata.labels:
             return None
-        owners = self.metadata.owner_references
-        return next((owner for owner in owners if owner.controller and owner.api_version == names.API_VERSION), None)
+        own = (owner for owner in self.metadata.owner_references if owner.api_version == names.API_VERSION)
+        return next((owner for owner in own if owner.controller and owner.kind == "Job"), None)

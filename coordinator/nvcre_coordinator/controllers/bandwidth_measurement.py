@@ -285,6 +285,8 @@ class BandwidthMeasurementController:
             self._queue.add_after(item.key, 0.2)
 
     def _gauges(self, measurement: BandwidthMeasurement, job: Job, status: BandwidthMeasurementStatus) -> None:
+        if job.searching_job is not None:
+            return
         labels = (
             measurement.metadata.namespace,
             measurement.metadata.name,

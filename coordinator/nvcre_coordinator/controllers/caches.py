@@ -221,7 +221,7 @@ class Caches:
 
     def pairs_of(self, job: Job) -> tuple[Job, ...]:
         """The Jobs that test pairs of nodes for this one."""
-        found = self.jobs.by_index("pair of", job.metadata.uid)
+        found = self.jobs.by_index("pair of", f"{job.metadata.namespace}/{job.metadata.uid}")
         return tuple(item.view for item in found if item.view is not None)
 
     def holds(self, pod: CachedPod) -> bool:
@@ -261,8 +261,9 @@ def _of_job(informer: Informer[Cached[M]], job: Job) -> tuple[M, ...]:
 
 
 def _searching_job(item: Cached[Job]) -> list[str]:
+    """An owner is in the namespace of what it owns: anybody may write somebody else's uid."""
     owner = item.view.searching_job if item.view is not None else None
-    return [owner.uid] if owner is not None else []
+    return [f"{item.key[0]}/{owner.uid}"] if owner is not None else []
 
 
 def _measured_job(item: Cached[M]) -> list[str]:

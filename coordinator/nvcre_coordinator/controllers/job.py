@@ -242,6 +242,8 @@ class JobController:
         self._count(before.view, after.view)
 
     def _count(self, before: Job, after: Job) -> None:
+        if after.searching_job is not None:
+            return  # hundreds of them would be as many times forty series; the Job that searches has what comes of it
         labels = _labels(after)
         state = "in_progress"
         if is_true(after.status.conditions, ConditionType.SUCCEEDED):
@@ -257,13 +259,15 @@ class JobController:
             self._metrics.hardware_failures_detected.labels(*labels, node).inc()
 
     def _count_look(self, job: Job, nodes: int, seconds: float) -> None:
+        if job.searching_job is not None:
+            return
         labels = _labels(job)
         self._metrics.nodes_evaluated.labels(*labels).inc(nodes)
         self._metrics.node_health_check_duration.labels(*labels).observe(seconds)
 
     def _count_result(self, key: Key, result: str, seconds: float) -> None:
         job = self._caches.jobs.get(key[1], key[0])
-        if job is None or job.view is None:
+        if job is None or job.view is None or job.view.searching_job is not None:
             return
         labels = _labels(job.view)
         self._metrics.reconciles.labels(*labels, result).inc()

@@ -131,7 +131,7 @@ class JobActions:
                 return await self._creation_failed(job, error)
             adopted = True
         self._refused.pop(job.key, None)
-        if not adopted:
+        if not adopted and job.view.searching_job is None:
             self._metrics.workloads_created.labels(*_labels(job.view)).inc()
 
         def created(current: Job) -> JobStatus:

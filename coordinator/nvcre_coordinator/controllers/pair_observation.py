@@ -44,14 +44,14 @@ class PairObserver:
             whole=_whole(job, nodes, measured),
             runs={PlannedPair(run.round, run.pair): run for run in self._runs(job)},
             gpu_jobs=tuple(sorted({pod.replicated_job for pod in workers})),
-            obstacle=_obstacle(pods_of),
+            obstacle=_obstacle(job, pods_of),
         )
         return replace(search, outsiders=self._outsiders(nodes)) if wants_outsiders(search) else search
 
     def _runs(self, job: Job) -> Iterator[PairRun]:
         for child in self._caches.pairs_of(job):
             figure = measured_bandwidth(self._caches.bandwidth_of(child)).values.get(BUS_BANDWIDTH)
-            run = pair_run(child, figure)
+            run = pair_run(child, figure, job.spec.thresholds.get(BUS_BANDWIDTH))
             if run is not None and child.metadata.name == pair_job_name(
                 job.metadata.name, job.metadata.uid, run.round, run.pair
             ):
@@ -85,7 +85,9 @@ def _whole(job: Job, nodes: tuple[str, ...], measured: Measured) -> PairRun | No
     return PairRun(Round.FIRST, (nodes[0], nodes[1]), PairState.SLOW, figure, ended_at=ended_at(job.status))
 
 
-def _obstacle(pods_of: Counter[str]) -> str:
+def _obstacle(job: Job, pods_of: Counter[str]) -> str:
+    if job.spec.checkpoint is not None:
+        return "the run has a checkpoint, which runs on pairs of its nodes would write over"
     if len(pods_of) < 2:
         return f"a run on {len(pods_of)} node(s) cannot be tested in pairs"
     if max(pods_of.values()) > 1:

@@ -83,7 +83,7 @@ def wants_pairs(job: Job, measured: Measured) -> bool:
     demanded = job.spec.thresholds.get(thresholds.BUS_BANDWIDTH)
     if job.spec.slow_node_search is not SlowNodeSearch.NODE_PAIRS or bandwidth is None or demanded is None:
         return False
-    if concluded(job.status) or not _unexplained(job):
+    if concluded(job.status) or not _unexplained(job) or job.searching_job is not None:  # no pairs of pairs
         return False
     return bool(thresholds.evaluate({thresholds.BUS_BANDWIDTH: demanded}, {thresholds.BUS_BANDWIDTH: bandwidth}))
 
@@ -130,8 +130,9 @@ def _conclude_success(seen: Observed, status: JobStatus, stamp: Stamp) -> Decisi
     if _hardware(status):
         message = f"Hardware evidence names {', '.join(entry.name for entry in _hardware(status))}"
         if slow:
+            why = "no more pairs are run" if pairing(status) else "no node was probed"
             message += (
-                "; whether it also explains the violated threshold was not tested (no node was probed): "
+                f"; whether it also explains the violated threshold was not tested ({why}): "
                 "run again without the named nodes"
             )
         return _done(status, Attribution((), True, Reason.NODES_NAMED, message), stamp)
@@ -325,7 +326,7 @@ def _pair_nodes(
     if search.obstacle:
         message = f"Could not be narrowed: {search.obstacle}. {validation.message}"
         return _done(status, Attribution((), False, Reason.NOT_NARROWED, message), stamp)
-    limit = PROBE_LIMIT + pair_job.search_limit(run_took(status))
+    limit = PROBE_LIMIT + pair_job.search_limit(run_took(status), len(search.nodes))
     left = limit - _passed(stamp.now, validation.last_transition_time)
     step = pair_search.next_step(search, expired=left <= timedelta(0))
     if step.conclusion is not None:

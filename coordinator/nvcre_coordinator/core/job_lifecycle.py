@@ -93,6 +93,8 @@ def _follow(seen: Observed, workload: Workload | Gone, stamp: Stamp) -> Decision
     match workload:
         case Gone(sentence=sentence):
             return _failed(seen, Reason.WORKLOAD_FAILED, sentence, stamp)
+        case Workload() if (why := pair_job.gives_up(seen, workload, stamp.now)) is not None:
+            return _failed(seen, Reason.PAIR_GIVEN_UP, why, stamp)
         case Workload(phase=WorkloadPhase.FAILED, title=title, message=message):
             text = f"Workload {title} failed: {message}" if message else f"Workload {title} has failed"
             return _failed(seen, Reason.WORKLOAD_FAILED, text, stamp)
@@ -100,8 +102,6 @@ def _follow(seen: Observed, workload: Workload | Gone, stamp: Stamp) -> Decision
             text = f"Workload {title} completed: {message}" if message else f"Workload {title} completed successfully"
             succeeded = ConditionType.SUCCEEDED, Reason.WORKLOAD_COMPLETED
             return Decision(_execution(seen.job.status, *succeeded, text, stamp))
-        case Workload() if (why := pair_job.gives_up(seen, workload, stamp.now)) is not None:
-            return _failed(seen, Reason.PAIR_GIVEN_UP, why, stamp)
         case Workload(phase=WorkloadPhase.PENDING):
             return _pending(seen, workload, stamp)
         case Workload():

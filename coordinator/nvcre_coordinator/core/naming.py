@@ -49,8 +49,14 @@ def blamed_config_map_name(job: str) -> str:
 
 
 def pair_job_name(job: str, uid: str, round_name: str, pair: tuple[str, str]) -> str:
-    """Of the Job that tests a pair of nodes for this one: the same whenever it is asked for."""
-    return truncated(f"{job}-pair-{round_name}-{fnv1a_32('/'.join((uid, *pair))):08x}", MAX_OBJECT_NAME)
+    """Of the Job that tests a pair of nodes for this one: the same whenever it is asked for.
+
+    So short that the names derived from it are not cut: a search may have hundreds of pairs, and of these some would
+    meet in the 20 bits of hash that a cut name has.
+    """
+    end = f"-pair-{round_name}-{fnv1a_32('/'.join((uid, *pair))):08x}"
+    room = MAX_WORKLOAD_NAME - len(workload_name(end))
+    return f"{job[:room].rstrip('-.')}{end}"
 
 
 def label_value(job: str) -> str:

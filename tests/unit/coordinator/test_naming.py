@@ -28,3 +28,13 @@ def test_names_of_children() -> None:
     assert naming.goodput_measurement_name("my-job") == "my-job-goodput"
     assert naming.pods_config_map_name("my-job") == "my-job-pods"
     assert len(naming.workload_name("j" * 60)) == 44
+
+
+@pytest.mark.parametrize("job", ["run", "nccl-all-reduce-of-the-whole-cluster.v2", "a" * 18 + "." + "b" * 234])
+def test_the_names_of_hundreds_of_pairs_and_what_is_derived_from_them_are_all_different(job: str) -> None:
+    nodes = [f"gpu-{number:04d}" for number in range(1000)]
+    pairs = list(zip(nodes[::2], nodes[1::2], strict=True))
+    made = [naming.pair_job_name(job, "uid", number, pair) for number in ("1", "proof", "2") for pair in pairs]
+    assert len({naming.workload_name(name) for name in made}) == len(made)
+    assert all(naming.workload_name(name) == f"{name}-workload" for name in made)
+    assert not any(".-" in name or "--" in name for name in made)

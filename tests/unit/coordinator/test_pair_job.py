@@ -11,8 +11,9 @@ import pytest
 from nvcre_coordinator.api.job import Job, SlowNodeSearch
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.api.workload import node_from_json
-from nvcre_coordinator.controllers.caches import Cached
+from nvcre_coordinator.controllers.caches import Cached, Caches
 from nvcre_coordinator.controllers.pair_observation import PairObserver
+from nvcre_coordinator.core.job_conclusion import wants_pairs
 from nvcre_coordinator.core.job_lifecycle import decide
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
 from nvcre_coordinator.core.node_health import NodeHealth
@@ -67,7 +68,7 @@ def test_a_pair_is_the_run_s_own_workload_on_two_nodes_judged_by_its_bus_bandwid
     assert obj["spec"]["workloadMetadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q"}
     assert job.searching_job is not None
     assert (job.searching_job.name, job.searching_job.uid) == ("run", "job-uid")
-    assert pair_run(job, None) is not None
+    assert pair_run(job, None, "value >= 300") is not None
     assert pair_job(build.job(**SPEC), PLANNED, ("node",), timedelta(1))["metadata"]["name"] == job.metadata.name
 
 
@@ -136,6 +137,14 @@ def test_a_pair_gets_the_time_that_the_run_took_twice_over(build: Any) -> None:
     assert deadline(timedelta(minutes=-10)) == timedelta(minutes=7)  # a clock was set back
 
 
+def test_a_pair_whose_pods_came_to_another_node_says_nothing_about_its_own(build: Any, conditions: Any) -> None:
+    pods = (build.pod("p", node="n1"), build.pod("q", node="n9", rank=1), build.pod("l", node="n7", role="launcher"))
+    ended = decide(observed(build, WorkloadPhase.SUCCEEDED, pods=pods, measured=Measured({BUS: 48.0})), build.at(30))
+    assert conditions(ended.status)["Failed"] == ("True", "PairGivenUp")
+    message = next(one for one in ended.status.conditions if one.type == "Failed").message
+    assert message == "its pods are on n9, not on n1 and n2 as asked for"
+
+
 # What its end says
 
 DONE = ("Attributed", "True", "NothingToAttribute", "")
@@ -159,10 +168,21 @@ def test_only_a_judged_threshold_makes_a_pair_fast_or_slow(
     build: Any, conditions: list[tuple[str, str, str, str]], state: PairState | None, blocker: str
 ) -> None:
     job = child(build, *conditions)
-    run = pair_run(job, 48.0)
+    run = pair_run(job, 48.0, "value >= 300")
     assert run is not None
     assert (run.round, run.pair, run.state) == (Round.SECOND, ("n1", "n2"), state)
     assert run.blocker == (f"{blocker} (Job {job.metadata.name})" if blocker else "")
+
+
+@pytest.mark.parametrize("edited", ["pair", "slow Job"])
+def test_a_pair_that_was_judged_by_another_threshold_is_neither_fast_nor_slow(build: Any, edited: str) -> None:
+    job = child(build, ("ValidationFailed", "True", "ThresholdViolated", "too low"), DONE)
+    if edited == "pair":
+        thresholds = {BUS: "value >= 300", "algBandwidthGBps": "value > 1000"}
+        job = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, thresholds=thresholds))
+    run = pair_run(job, 48.0, "value >= 300" if edited == "pair" else "value >= 10")
+    assert run is not None
+    assert (run.state, "judged by another threshold" in run.blocker) == (PairState.NOT_TESTED, True)
 
 
 def test_a_slow_or_failed_pair_names_neither_of_its_nodes(build: Any, conditions: Any) -> None:
@@ -214,6 +234,20 @@ class TestASlowRun:
         assert (conditions(decision.status)["Attributed"], decision.start_pairs) == (("False", "NotNarrowed"), ())
         message = next(one for one in decision.status.conditions if one.type == "Attributed").message
         assert "n1 and n2: the search ran out of time" in message
+
+    def test_waits_longer_where_not_all_pairs_run_at_once(self, build: Any, conditions: Any) -> None:
+        search = PairSearch(tuple(f"n{number:04d}" for number in range(1000)))
+        decision = self.decided(build, self.judged(build), search, at=60 + 3600)
+        assert conditions(decision.status)["Attributed"] == ("Unknown", "Pending")
+
+    def test_that_tests_a_pair_itself_is_not_searched(self, build: Any) -> None:
+        job, measured = self.judged(build), Measured({BUS: 48.0})
+        assert wants_pairs(job, measured)
+        meta = child(build).metadata
+        assert not wants_pairs(msgspec.structs.replace(job, metadata=meta), measured)
+        of_workflow = tuple(msgspec.structs.replace(owner, kind="Workflow") for owner in meta.owner_references)
+        meta = msgspec.structs.replace(meta, owner_references=of_workflow)
+        assert msgspec.structs.replace(job, metadata=meta).searching_job is None
 
     def test_says_why_its_nodes_cannot_be_paired(self, build: Any) -> None:
         decision = self.decided(build, self.judged(build), PairSearch(("n1",), obstacle="there is one node only"))
@@ -279,6 +313,23 @@ def test_a_run_with_several_pods_on_a_node_is_not_paired(build: Any) -> None:
     run = [build.pod(f"w{index}", node=f"n{index // 2}", rank=index) for index in range(6)]
     found = PairObserver(caches, SimpleNamespace()).search(build.job(**SPEC), run, Measured())  # type: ignore[arg-type]
     assert found.obstacle == "pairs of nodes need a run with one Pod a node; this one had several"
+
+
+def test_a_run_with_a_checkpoint_is_not_run_again_over_it(build: Any) -> None:
+    caches = SimpleNamespace(pairs_of=lambda job: ())
+    run = [build.pod(f"w{index}", node=f"n{index}", rank=index) for index in range(4)]
+    job = build.job(**SPEC, checkpoint={"pvcName": "model"})
+    found = PairObserver(caches, SimpleNamespace()).search(job, run, Measured())  # type: ignore[arg-type]
+    assert "checkpoint" in found.obstacle
+
+
+def test_a_job_of_another_namespace_is_no_pair_of_this_one_whatever_it_says(build: Any) -> None:
+    caches = Caches(None, node_selector="")  # type: ignore[arg-type]
+    pair = built(build)
+    pair["metadata"]["uid"] = "child-uid"
+    for namespace in ("team", "other"):
+        caches.jobs._put({**pair, "metadata": {**pair["metadata"], "namespace": namespace}})
+    assert [job.metadata.namespace for job in caches.pairs_of(build.job())] == ["team"]
 
 
 @pytest.mark.parametrize(("uid", "verdict", "over"), [("job-uid", "False", True), ("job-uid", "Unknown", False),
