@@ -357,6 +357,8 @@ class TrainingReader:
 
 def of_one_rank(events: list[TrainingEvent]) -> list[TrainingEvent]:
     """Every rank may print its steps, and another one the checkpoints: of each the one rank that says most."""
+    if len({event.source for event in events}) < 2:
+        return events
     steps = _chosen([event for event in events if event.kind is Kind.STEP])
     others = _chosen([event for event in events if event.kind is not Kind.STEP])
     return sorted([*steps, *others], key=lambda event: event.line)
