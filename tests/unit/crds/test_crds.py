@@ -42,6 +42,7 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 def test_every_field_says_what_it_is_for(crd: dict[str, Any]) -> None:
     """`kubectl explain` is the reference of our fields; below the upper two levels of a TrainJob it is Kubeflow's."""
     schema = version(crd)["schema"]["openAPIV3Schema"]
+    assert schema["properties"]["metadata"] == {"type": "object"}, "a real API server refuses anything more"
     assert not [
         path
         for path, field in nodes(schema)
