@@ -299,12 +299,14 @@ def read_file(path: Path) -> tuple[dict[str, Given], list[Problem]]:
 
 def control_socket(flags: Mapping[str, str], environment: Mapping[str, str]) -> Given:
     """Where the agent of this configuration listens, and what says so. Raises ConfigError where a file says nothing."""
+    by_name = {one.name: one for one in SETTINGS}
+    if (own := _given(by_name["control-socket"], flags, environment)) is not None:
+        return own
     file = _file_of(flags, environment)
     in_file, wrong = read_file(file) if file is not None else ({}, [])
     if wrong and not in_file:
         raise ConfigError(wrong)
-    by_name = {one.name: one for one in SETTINGS}
-    if (own := _given(by_name["control-socket"], flags, environment) or in_file.get("control-socket")) is not None:
+    if (own := in_file.get("control-socket")) is not None:
         return own
     outbox = _given(by_name["outbox"], flags, environment) or in_file.get("outbox")
     outbox = outbox or Given("the default", by_name["outbox"].default or "")

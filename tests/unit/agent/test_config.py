@@ -45,6 +45,7 @@ def test_the_control_socket_lies_beside_the_outbox_unless_it_is_named() -> None:
     ("flags", "environment", "text", "socket", "named_by"),
     [
         ({"control-socket": "/f.sock"}, {"NVCRE_CONTROL_SOCKET": "/e.sock"}, "", "/f.sock", "--control-socket"),
+        ({"control-socket": "/f.sock"}, {}, "- not a mapping", "/f.sock", "--control-socket"),
         ({}, {"NVCRE_CONTROL_SOCKET": "/e.sock"}, "control-socket: /c.sock", "/e.sock", "NVCRE_CONTROL_SOCKET"),
         ({}, {"NVCRE_OUTBOX": "/e/o"}, "control-socket: /c.sock", "/c.sock", "{file}:1: control-socket"),
         ({}, {}, "log-level: loud\noutbox: /c/o.sqlite", "/c/control.sock", "{file}:2: outbox"),
