@@ -145,7 +145,7 @@ def _merged(shipped: dict[str, Any], path: Path) -> dict[str, Any]:
     problems: list[str] = []
     for check, keys in given.items():
         if check not in shipped:
-            problems.append(f"{path}: unknown check {check!r}; {meant(str(check), shipped)}")
+            problems.append(f"{path}: unknown check {str(check)[:64]!r}; {meant(str(check)[:64], shipped)}")
         elif not isinstance(keys, dict):
             problems.append(f"{path}: {check}: must be a mapping of {_changeable(shipped[check])}")
         else:

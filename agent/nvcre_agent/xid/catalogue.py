@@ -176,7 +176,7 @@ def _entry(entry: str, known: Mapping[int, Any], code: object, row: object) -> d
 def _wrong_keys(entry: str, row: Mapping[Any, Any]) -> Iterator[str]:
     for key, value in row.items():
         if key not in _KEYS:
-            yield f"{entry}: unknown key {key!r}; {meant(str(key), sorted(_KEYS))}"
+            yield f"{entry}: unknown key {str(key)[:64]!r}; {meant(str(key)[:64], sorted(_KEYS))}"
         elif key == "hardware":
             if value is not None and not isinstance(value, bool):
                 yield f"{entry}: hardware must be true, false or null, not {value!r}"
