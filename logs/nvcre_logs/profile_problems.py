@@ -7,6 +7,7 @@ import msgspec
 from nvcre_logs.go_time import LayoutError, compile_layout
 from nvcre_logs.patterns import LogProfileError, compile_pattern
 from nvcre_logs.profile import LogProfileSpec
+from nvcre_logs.training import compile_training
 
 BANDWIDTH_CAPTURES = ("size", "algBW", "busBW")
 REQUIRED = {"bandwidth_result": BANDWIDTH_CAPTURES, "network_transport": ("transport",)}
@@ -30,5 +31,10 @@ def problems(spec: LogProfileSpec) -> list[str]:
         try:
             compile_pattern(getattr(patterns, field.name), path, required)
         except LogProfileError as error:
+            found.append(str(error))
+    if patterns.training_step is not None and not found:
+        try:
+            compile_training("", spec)
+        except LogProfileError as error:  # a step that counts nothing
             found.append(str(error))
     return found

@@ -30,6 +30,7 @@ from nvcre_logs.step_shapes import LONGEST_LINE, MAX_SHAPES, StepShape, reads_di
 MAX_EVENT_LINE_BYTES = 64 * 1024
 MAX_PODS = 1024
 MAX_SOURCES = 4096
+STEP_GROUPS = ("globalStep", "iteration", "progressStep", "samples")
 _GROUP_NAME = re.compile(r"\(\?P?<\w+>")
 _FRACTION = re.compile(r"[.,](\d{1,9})(?:\D|$)")
 _SAME_MOMENT_S = 1.0
@@ -70,6 +71,10 @@ class _Event:
     units: dict[str, DurationUnit]
 
     @property
+    def tells_steps(self) -> bool:
+        return any(name.rstrip("0123456789") in STEP_GROUPS for name in self.groups)
+
+    @property
     def tells_progress(self) -> bool:
         return any(name.startswith("progress") for name in self.groups)
 
@@ -105,6 +110,8 @@ def compile_training(name: str, spec: LogProfileSpec) -> TrainingProfile:
         _compile(Kind.LOADED, patterns.checkpoint_loaded, "checkpointLoaded"),
     )
     events = tuple(event for event in in_order if event is not None)
+    if not events[0].tells_steps:
+        raise LogProfileError(f"spec.patterns.trainingStep.regex lacks a named group: {' or '.join(STEP_GROUPS)}")
     warmup = _compile(Kind.STEP, patterns.warmup_step, "warmupStep")
     sources = [event.source for event in (start, *events) if event is not None]
     for_steps = [event for event in (start, events[0], warmup) if event is not None]

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from nvcre_kube.client import KubeClient
 from nvcre_logs.patterns import LogProfileError
+from nvcre_logs.training import TrainingProfile, compile_training
 
 from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.controllers.caches import CachedPod, Key
 from nvcre_coordinator.controllers.pod_logs import LogUnavailableError, read_tail
-from nvcre_coordinator.core.last_steps import LogEnd, StepPattern, compile_steps, read_end
+from nvcre_coordinator.core.last_steps import LogEnd, read_end
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class StallLogs:
         logger.info("logs of a stalled run read namespace=%s run=%s pods=%d read=%d", *run, len(pods), len(ends))
 
     async def _read_one(
-        self, pod: CachedPod, container: str, steps: StepPattern | None, ends: dict[str, LogEnd]
+        self, pod: CachedPod, container: str, steps: TrainingProfile | None, ends: dict[str, LogEnd]
     ) -> None:
         named = container if container in pod.containers else next(iter(pod.containers), "")
         async with self._reads:
@@ -88,12 +89,12 @@ class StallLogs:
             ends[pod.record.uid] = await asyncio.to_thread(read_end, text.splitlines(), steps)
 
 
-def _steps_of(run: Key, profile: LogProfile | None) -> tuple[StepPattern | None, str]:
+def _steps_of(run: Key, profile: LogProfile | None) -> tuple[TrainingProfile | None, str]:
     """How steps are recognised, and the container that logs them."""
     if profile is None:
         return None, ""
     try:
-        return compile_steps(profile), profile.spec.container_name
+        return compile_training(profile.metadata.name, profile.spec), profile.spec.container_name
     except LogProfileError as error:
         logger.warning("steps of a stalled run cannot be read namespace=%s run=%s error=%r", *run, str(error))
         return None, profile.spec.container_name

@@ -12,28 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import re2
 from nvcre_logs.lines import split_prefix
-from nvcre_logs.patterns import LogProfileError, compile_pattern
+from nvcre_logs.training import Kind, TrainingProfile, TrainingReader
 
-from nvcre_coordinator.api.log_profile import LogProfile
 from nvcre_coordinator.core import nccl_watchdog
 from nvcre_coordinator.core.clock_offset import ASSUMED, ClockOffset
 from nvcre_coordinator.core.first_exit import SIMULTANEOUS
 from nvcre_coordinator.core.limits import clip
 from nvcre_coordinator.core.nccl_watchdog import CollectiveMark
 from nvcre_coordinator.core.pods import PodRecord, last_attempt
-
-STEP_GROUPS = ("globalStep", "iteration")
-"""The captures that count steps; the first one that matched (spec/reference-behaviour.md 4)."""
-_LINE_BYTES = 16 * 1024
-_DIGITS = 18
-
-
-@dataclass(frozen=True, slots=True)
-class StepPattern:
-    line: re2.Pattern
-    groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +48,8 @@ class Standing:
     note: str = ""
 
 
-def compile_steps(profile: LogProfile) -> StepPattern:
-    """Raises LogProfileError for a profile that knows no steps."""
-    pattern = profile.spec.patterns.training_step
-    if pattern is None:
-        raise LogProfileError(f"LogProfile {profile.metadata.name} has no spec.patterns.trainingStep")
-    line = compile_pattern(pattern, "spec.patterns.trainingStep", ()).line
-    numbers = {name.decode(): number for name, number in line.groupindex.items()}
-    groups = tuple(numbers[name] for name in STEP_GROUPS if name in numbers)
-    if not groups:
-        raise LogProfileError(f"spec.patterns.trainingStep.regex lacks a named group: {' or '.join(STEP_GROUPS)}")
-    return StepPattern(line, groups)
-
-
-def read_end(lines: Sequence[str], steps: StepPattern | None) -> LogEnd:
-    """The lines with the kubelet's times, oldest first; searched from the end."""
+def read_end(lines: Sequence[str], steps: TrainingProfile | None) -> LogEnd:
+    """The lines with the kubelet's times, oldest first; steps are those that a GoodputMeasurement would count."""
     stamped = [split_prefix(line) for line in lines]
     end = LogEnd(
         last_line=next((time for time, _ in reversed(stamped) if time is not None), None),
@@ -83,22 +57,9 @@ def read_end(lines: Sequence[str], steps: StepPattern | None) -> LogEnd:
     )
     if steps is None:
         return end
-    return next(
-        (
-            replace(end, step=step, step_time=time)
-            for time, text in reversed(stamped)
-            if (step := _step(steps, text)) is not None
-        ),
-        end,
-    )
-
-
-def _step(steps: StepPattern, text: str) -> int | None:
-    match = steps.line.search(text.encode(errors="replace")[:_LINE_BYTES])
-    if match is None:
-        return None
-    found = next((match[number] for number in steps.groups if match[number] is not None), b"")
-    return int(found) if found.isdigit() and len(found) <= _DIGITS else None
+    events = TrainingReader(steps).feed("".join(f"{line}\n" for line in lines).encode(errors="replace"))
+    last = next((event for event in reversed(events) if event.kind is Kind.STEP), None)
+    return end if last is None else replace(end, step=last.step, step_time=stamped[last.line - 1][0])
 
 
 @dataclass(frozen=True, slots=True)

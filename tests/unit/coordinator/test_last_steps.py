@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from nvcre_coordinator.api.log_profile import LogProfile
-from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.core.clock_offset import ClockOffset
-from nvcre_coordinator.core.last_steps import LogEnd, Standing, compile_steps, read_end, stopped_first
+from nvcre_coordinator.core.last_steps import LogEnd, Standing, read_end, stopped_first
 from nvcre_coordinator.core.nccl_watchdog import CollectiveMark
 from nvcre_logs.patterns import LogProfileError
+from nvcre_logs.profile import LogProfileSpec
+from nvcre_logs.training import TrainingProfile, compile_training
 
 PROFILES = Path(__file__).parents[3] / "daemonset" / "log-profiles"
 STEP = (
@@ -21,13 +21,14 @@ STEP = (
 )
 
 
-def built_in(name: str) -> LogProfile:
-    return from_json(yaml.safe_load((PROFILES / f"{name}.yaml").read_text()), LogProfile)
+def built_in(name: str) -> TrainingProfile:
+    manifest = yaml.safe_load((PROFILES / f"{name}.yaml").read_text())
+    return compile_training(name, msgspec.convert(manifest["spec"], LogProfileSpec))
 
 
-def profile(regex: str) -> LogProfile:
+def profile(regex: str) -> TrainingProfile:
     spec = {"timestamp": {"layout": "2006"}, "patterns": {"trainingStep": {"regex": regex}}}
-    return from_json({"metadata": {"name": "own"}, "spec": spec}, LogProfile)
+    return compile_training("own", msgspec.convert(spec, LogProfileSpec))
 
 
 def test_the_last_step_and_its_time_are_found_behind_whatever_came_after(build: Any) -> None:
@@ -35,7 +36,7 @@ def test_the_last_step_and_its_time_are_found_behind_whatever_came_after(build: 
     watchdog = "Timeout at NCCL work: 7, last enqueued NCCL work: 8, last completed NCCL work: 6."
     lines += [f"2026-12-01T12:00:12Z [rank3]:[E ProcessGroupNCCL.cpp:1] [PG 0 Rank 3] {watchdog}"]
     lines += ["2026-12-01T12:00:13Z   frame #3: clone"]
-    end = read_end(lines, compile_steps(built_in("megatron-training")))
+    end = read_end(lines, built_in("megatron-training"))
     assert end == LogEnd(11, build.at(11), build.at(13), (CollectiveMark("0", 3, 8),))
 
 
@@ -55,14 +56,23 @@ def test_without_a_profile_only_the_time_of_the_last_line_is_known(build: Any) -
     ],
 )
 def test_the_step_is_the_global_one_before_that_of_the_epoch(regex: str, line: str, step: int | None) -> None:
-    assert read_end([line], compile_steps(profile(regex))).step == step
+    assert read_end([line], profile(regex)).step == step
 
 
 def test_a_profile_that_knows_no_steps_is_refused_with_the_field() -> None:
-    with pytest.raises(LogProfileError, match=r"nccl-bandwidth has no spec\.patterns\.trainingStep"):
-        compile_steps(built_in("nccl-bandwidth"))
+    with pytest.raises(LogProfileError, match=r"it has no spec\.patterns\.trainingStep"):
+        built_in("nccl-bandwidth")
     with pytest.raises(LogProfileError, match=r"spec\.patterns\.trainingStep\.regex lacks"):
-        compile_steps(profile(r"loss (?P<loss>\d+)"))
+        profile(r"loss (?P<loss>\d+)")
+
+
+def test_a_step_is_found_behind_a_launcher_s_tag_and_where_a_bar_counts_it(build: Any) -> None:
+    lines = [f"2026-12-01T12:00:{second:02}Z [1,0]<stdout>:{STEP.format(step=second)}" for second in (10, 11)]
+    assert read_end(lines, built_in("megatron-training")).step == 11
+    bar = "2026-12-01T12:00:20Z  40%|####      | 4/10 [00:20<00:30,  5.0s/it]"
+    loss = "2026-12-01T12:00:21Z {'loss': 2.5, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.4}"
+    end = read_end([bar, loss], built_in("hf-trainer"))
+    assert (end.step, end.step_time) == (4, build.at(21))
 
 
 class Run:

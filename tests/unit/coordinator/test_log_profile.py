@@ -84,3 +84,8 @@ def test_no_built_in_profile_has_a_problem(manifest: Path) -> None:
 def test_a_profile_without_patterns_is_told_that_it_measures_nothing_and_all_problems_are_told_at_once() -> None:
     told = problems(profile("yesterday"))
     assert [problem.partition(" ")[0] for problem in told] == ["spec.timestamp.layout:", "spec.patterns"]
+
+
+def test_a_step_that_counts_nothing_is_told() -> None:
+    (told,) = problems(profile(trainingStep={"regex": r"loss (?P<loss>\S+)"}))
+    assert told.startswith("spec.patterns.trainingStep.regex lacks a named group: globalStep or iteration")
