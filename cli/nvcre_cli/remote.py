@@ -7,7 +7,8 @@ from difflib import SequenceMatcher
 from http import HTTPStatus
 from pathlib import Path
 
-from nvcre_kube.client import CONNECTION_ERRORS, ApiError, ConfigError, KubeClient
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_kube.credentials import ConfigError
 from nvcre_kube.resources import JOBS
 
 from nvcre_cli.fetch import gather

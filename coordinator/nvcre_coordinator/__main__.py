@@ -7,7 +7,8 @@ import logging
 import signal
 import sys
 
-from nvcre_kube.client import ConfigError, KubeClient
+from nvcre_kube.client import KubeClient
+from nvcre_kube.credentials import ConfigError
 from nvcre_protos.addresses import ListenError
 from nvcre_protos.logfmt import log_to_stderr
 

@@ -5,7 +5,6 @@ who calls knows whether a second try is safe (informers, work queues and electio
 """
 
 import json
-import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -16,15 +15,11 @@ from typing import Any, Literal, Self
 from urllib.parse import urlencode
 
 import aiohttp
-import yaml
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import kube_config
-from kubernetes.aio.config.config_exception import ConfigException
-from kubernetes.aio.config.incluster_config import load_incluster_config
-from kubernetes.aio.config.kube_config import load_kube_config
 
 from nvcre_kube.answers import FIELDS_IN_EVENT, FIELDS_IN_LIST, FIELDS_IN_OBJECT, decoded, is_object
+from nvcre_kube.credentials import of_kubeconfig, of_pod
 from nvcre_kube.proxy import environment_proxy
 from nvcre_kube.resources import SERVICE_ACCOUNTS, JsonObject, Resource
 from nvcre_kube.timestamps import rfc3339
@@ -103,10 +98,6 @@ class ApiError(Exception):
         )
 
 
-class ConfigError(Exception):
-    """The kubeconfig or the in-cluster files cannot be used; the text says which and why."""
-
-
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
     """``type`` is ADDED, MODIFIED, DELETED or BOOKMARK (an ERROR is raised as ApiError)."""
@@ -120,18 +111,6 @@ class Page:
     items: list[JsonObject]
     resource_version: str
     continue_token: str
-
-
-def _default_kubeconfigs() -> list[Path]:
-    """Where every client of Kubernetes looks."""
-    named = os.environ.get("KUBECONFIG")
-    return [Path(part) for part in named.split(os.pathsep) if part] if named else [Path("~/.kube/config")]
-
-
-def _refuse_absent(files: list[Path]) -> None:
-    if not any(file.expanduser().exists() for file in files):
-        named = os.pathsep.join(map(str, files))
-        raise ConfigError(f"kubeconfig {named}: no such file; name one with --kubeconfig or in $KUBECONFIG")
 
 
 class KubeClient:
@@ -152,35 +131,13 @@ class KubeClient:
     @classmethod
     async def from_kubeconfig(cls, path: Path | None, context: str | None = None) -> Self:
         """``None`` reads ``$KUBECONFIG`` or ``~/.kube/config``, and its current context. Raises ConfigError."""
-        _refuse_absent([path] if path is not None else _default_kubeconfigs())
-        configuration = Configuration()
-        try:
-            loader = await load_kube_config(
-                config_file=None if path is None else str(path),
-                context=context,
-                client_configuration=configuration,
-                persist_config=False,
-            )
-            namespace = (loader.current_context.get("context") or {}).get("namespace") or "default"
-            return cls(configuration, namespace=str(namespace))
-        except (ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, KeyError) as error:
-            raise ConfigError(f"kubeconfig {path or '(default)'}: {error}") from error
-        except RecursionError:  # PyYAML, and the library's own walk over what it read
-            raise ConfigError(f"kubeconfig {path or '(default)'}: nested too deeply") from None
-        finally:
-            # The library writes keys and certificates that lie inside a kubeconfig to $TMPDIR and removes them at exit
-            # only, which a killed process never reaches. By now they are loaded.
-            kube_config._cleanup_temp_files()
+        async with of_kubeconfig(path, context) as (configuration, namespace):
+            return cls(configuration, namespace=namespace)
 
     @classmethod
     async def in_cluster(cls) -> Self:
         """With the ServiceAccount of the Pod this runs in. Raises ConfigError."""
-        configuration = Configuration()
-        try:
-            load_incluster_config(client_configuration=configuration)
-        except ConfigException as error:
-            raise ConfigError(f"not in a cluster: {error}") from error
-        return cls(configuration)
+        return cls(of_pod())
 
     @property
     def server(self) -> str:

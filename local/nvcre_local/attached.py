@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from nvcre_kube.client import CONNECTION_ERRORS, ApiError, ConfigError, KubeClient
+from nvcre_kube.client import CONNECTION_ERRORS, ApiError, KubeClient
+from nvcre_kube.credentials import ConfigError
 from nvcre_kube.resources import (
     BANDWIDTH_MEASUREMENTS,
     GOODPUT_MEASUREMENTS,

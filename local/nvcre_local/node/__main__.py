@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nvcre_kube.client import ConfigError, KubeClient
+from nvcre_kube.client import KubeClient
+from nvcre_kube.credentials import ConfigError
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer, keep_object
 from nvcre_kube.resources import NODES, PODS, JsonObject

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from nvcre_kube.client import ApiError, ConfigError, KubeClient
+from nvcre_kube.client import ApiError, KubeClient
+from nvcre_kube.credentials import ConfigError
 from nvcre_kube.events import EventRecorder
 from nvcre_kube.informer import Informer, keep_object
 from nvcre_kube.leader_election import LeaderElector
