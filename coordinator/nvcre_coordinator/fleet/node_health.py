@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -208,6 +209,14 @@ class NodeHealthStore:
             state.monitors = monitors
             self._queue.add(node)
 
+    def take_cost(self, node: str) -> float:
+        """What the node has cost beside the reports' own folding, in seconds of this thread; counted once."""
+        state = self._nodes.get(node)
+        if state is None:
+            return 0.0
+        cost_s, state.cost_s = state.cost_s, 0.0
+        return cost_s
+
     def probe(self, node: str, result: ProbeResult) -> None:
         """Adds a result, or replaces the one of the same probe and kind (its verdict came). The node is loaded."""
         state = self._loaded(node)
@@ -280,7 +289,9 @@ class NodeHealthStore:
         if doubted and doubted not in state.versions:
             await self._read_again(state)
         for _ in range(CONFLICTS):
+            began_s = time.thread_time()
             desired, again = self._desired(state)
+            state.cost_s += time.thread_time() - began_s
             if desired == state.stored:
                 state.flush = False
                 self._tell(name)
@@ -362,7 +373,9 @@ class NodeHealthStore:
             "metadata": state.metadata,
             "status": desired.to_json(),
         }
+        began_s = time.thread_time()
         state.budget.wrote(len(msgspec.json.encode(obj["status"])))
+        state.cost_s += time.thread_time() - began_s
         state.attempted = desired
         flush, state.flush = state.flush, False
         try:

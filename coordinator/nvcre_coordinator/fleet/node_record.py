@@ -50,6 +50,7 @@ class NodeRecord:
     doubted: str = ""  # the last version that a watch saw and that was none of them
     flush: bool = False
     budget: WriteBudget = field(default_factory=WriteBudget)
+    cost_s: float = 0.0  # of judging and encoding it; its agent's messages are what it is done for
 
     def now_at(self, metadata: JsonObject) -> None:
         """This is what the API server has; read or written by us."""

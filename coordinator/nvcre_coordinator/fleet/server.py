@@ -73,6 +73,7 @@ class Reports(Protocol):
         self, node: str, snapshot: Snapshot, *, boot_id: str, inventory: Inventory, monitors: tuple[Monitor, ...]
     ) -> None: ...
     def monitors(self, node: str, monitors: tuple[Monitor, ...]) -> None: ...
+    def take_cost(self, node: str) -> float: ...
 
 
 class LoadFailed(Exception):
@@ -249,7 +250,7 @@ class FleetServicer(pb_grpc.FleetServicer):
                 began_s = time.thread_time()
                 size = message.ByteSize()
                 self._handle(agent, message)
-                cost_s = time.thread_time() - began_s + MESSAGE_S + size * BYTE_S
+                cost_s = time.thread_time() - began_s + self._reports.take_cost(agent.node) + MESSAGE_S + size * BYTE_S
                 if (pause_s := share.spend(cost_s, time.monotonic())) > 0:
                     await asyncio.sleep(pause_s)
         except wire.BadMessage as error:
