@@ -118,12 +118,16 @@ class Pod(msgspec.Struct, frozen=True):
         return self.status.container_statuses or ()
 
 
+CLIQUE_LABEL = "nvidia.com/gpu.clique"  # GPU feature discovery: which nodes of a rack share an NVLink domain
+
+
 class Node(msgspec.Struct, frozen=True):
     """A Node as CEL sees it: the JSON without the parts nobody asks about (managedFields, status.images)."""
 
     name: str
     resource_version: str
     raw: bytes  # JSON; a dict of a GPU node is four times as large
+    nvlink_domain: str = ""
 
     def decoded(self) -> dict[str, Any]:
         decoded: dict[str, Any] = msgspec.json.decode(self.raw)
@@ -143,4 +147,15 @@ def node_from_json(obj: dict[str, Any]) -> Node:
         name=metadata.get("name", ""),
         resource_version=metadata.get("resourceVersion", ""),
         raw=msgspec.json.encode(slim),
+        nvlink_domain=nvlink_domain(metadata.get("labels") or {}),
     )
+
+
+def nvlink_domain(labels: dict[str, Any]) -> str:
+    """ "CLUSTER-UUID.CLIQUE", the same on all nodes of a rack; empty: the node shares no NVLink with others.
+
+    NVML gives an HGX node without a rack-scale fabric a cluster UUID of zeros, which would be one rack of all of them
+    (https://github.com/meta-pytorch/torchcomms/pull/1385).
+    """
+    clique = labels.get(CLIQUE_LABEL) or ""
+    return clique if clique.partition(".")[0].strip("0-") else ""

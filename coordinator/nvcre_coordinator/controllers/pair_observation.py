@@ -39,10 +39,12 @@ class PairObserver:
         workers = with_gpus(pods)
         pods_of = Counter(pod.node for pod in workers)
         nodes = tuple(sorted(pods_of))
+        runs = {PlannedPair(run.round, run.pair): run for run in self._runs(job)}
         search = PairSearch(
             nodes,
             whole=_whole(job, nodes, measured),
-            runs={PlannedPair(run.round, run.pair): run for run in self._runs(job)},
+            runs=runs,
+            domains=self._domains({*nodes, *(node for planned in runs for node in planned.pair)}),
             gpu_jobs=tuple(sorted({pod.replicated_job for pod in workers})),
             obstacle=_obstacle(job, pods_of),
         )
@@ -57,9 +59,13 @@ class PairObserver:
             ):
                 yield run
 
+    def _domains(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: node.nvlink_domain for name in names if (node := self._caches.nodes.get(name)) is not None}
+
     def _outsiders(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Like the nodes of the run, healthy, told of by an agent now, and free for Pods as far as we see."""
+        """Like nodes of the run, in their NVLink domains, healthy, told of by an agent now, and free as we see it."""
         like = next((health.hardware for node in nodes if (health := self._caches.healths.get(node))), ("", 0))
+        domains = set(self._domains(nodes).values())
         taken = {pod.record.node for pod in self._caches.pods.all() if pod.record.gpus and not pod.record.finished}
         return tuple(
             health.node
@@ -69,12 +75,14 @@ class PairObserver:
             and health.verdict == Verdict.HEALTHY
             and health.hardware == like != ("", 0)
             and self._confirmations.confirmed_cursor(health.node) is not None
-            and self._is_open(health.node)
+            and self._is_open(health.node, domains)
         )
 
-    def _is_open(self, name: str) -> bool:
+    def _is_open(self, name: str, domains: set[str]) -> bool:
         node = self._caches.nodes.get(name)
-        return node is not None and not (node.decoded().get("spec") or {}).get("unschedulable")
+        if node is None or node.nvlink_domain not in domains:
+            return False
+        return not (node.decoded().get("spec") or {}).get("unschedulable")
 
 
 def _whole(job: Job, nodes: tuple[str, ...], measured: Measured) -> PairRun | None:

@@ -14,7 +14,7 @@ its threshold says whether it is slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -41,6 +41,7 @@ class Conclusion:
     blamed: tuple[str, ...] = ()  # clearly slow with two good partners
     links: tuple[Pair, ...] = ()  # both nodes are fast with others
     half_proven: tuple[str, ...] = ()  # slow with one good partner; the other of the slow pair is not proven good
+    apart: tuple[str, ...] = ()  # slow with nodes of other NVLink domains, and no pair that crosses domains is fast
     close: tuple[str, ...] = ()  # slow with two good partners, but hardly slower than these are with others
     unresolved: tuple[str, ...] = ()  # suspects that no good partner was tested with
     not_tested: tuple[str, ...] = ()  # blockers, as sentences
@@ -69,20 +70,31 @@ def second_round(first: Iterable[PairResult]) -> tuple[Pair, ...]:
     return tuple(pairs)
 
 
-def conclude(first: Iterable[PairResult], second: Iterable[PairResult]) -> Conclusion:
+def conclude(
+    first: Iterable[PairResult], second: Iterable[PairResult], domains: Mapping[str, str] | None = None
+) -> Conclusion:
+    """`domains`: the NVLink domain of each node that is in one, which may make pairs inside of one much faster."""
     results, retests = tuple(first), tuple(second)
+    crossing = _unproven_crossings((*results, *retests), domains or {})
     suspects = _suspects(results)
     after = {result.pair[0]: result for result in retests}
     states = {suspect: after[suspect].state for suspect in suspects if suspect in after}
     good = {*_good(results), *(suspect for suspect, state in states.items() if state is PairState.FAST)}
     slow_pairs = [result.pair for result in results if result.state is PairState.SLOW]
     still_slow = [suspect for suspect, state in states.items() if state is PairState.SLOW]
-    proven = [suspect for suspect in still_slow if any(suspect in pair and set(pair) & good for pair in slow_pairs)]
-    close = tuple(suspect for suspect in proven if not _clearly_slower(after[suspect], results))
+    slow_with = {node: [pair for pair in (*slow_pairs, after[node].pair) if node in pair] for node in still_slow}
+    apart = tuple(node for node in still_slow if crossing & set(slow_with[node]))
+    half_proven = tuple(
+        node for node in still_slow if node not in apart and sum(bool(set(pair) & good) for pair in slow_with[node]) < 2
+    )
+    close = tuple(
+        node for node in still_slow if node not in (*apart, *half_proven) and not _clearly_slower(after[node], results)
+    )
     return Conclusion(
-        blamed=tuple(suspect for suspect in proven if suspect not in close),
-        links=tuple(pair for pair in slow_pairs if set(pair) <= good),
-        half_proven=tuple(suspect for suspect in still_slow if suspect not in proven),
+        blamed=tuple(node for node in still_slow if node not in (*apart, *half_proven, *close)),
+        links=tuple(pair for pair in slow_pairs if set(pair) <= good and pair not in crossing),
+        half_proven=half_proven,
+        apart=apart,
         close=close,
         unresolved=tuple(suspect for suspect in suspects if suspect not in good and suspect not in still_slow),
         not_tested=tuple(
@@ -92,6 +104,12 @@ def conclude(first: Iterable[PairResult], second: Iterable[PairResult]) -> Concl
         ),
         all_fast=bool(results) and all(result.state is PairState.FAST for result in results),
     )
+
+
+def _unproven_crossings(results: Sequence[PairResult], domains: Mapping[str, str]) -> set[Pair]:
+    """Pairs of nodes of different domains; none where one of them is fast, which shows that they can be."""
+    crossing = [result for result in results if len({domains.get(node, "") for node in result.pair}) > 1]
+    return set() if any(result.state is PairState.FAST for result in crossing) else {each.pair for each in crossing}
 
 
 def _clearly_slower(retest: PairResult, results: Sequence[PairResult]) -> bool:

@@ -69,6 +69,7 @@ class PairSearch:
     whole: PairRun | None = None  # the slow run itself, where it ran on two nodes
     runs: Mapping[PlannedPair, PairRun] = field(default_factory=dict)
     outsiders: tuple[str, ...] = ()  # idle and healthy nodes like those of the run
+    domains: Mapping[str, str] = field(default_factory=dict)  # of nodes: the NVLink domain
     gpu_jobs: tuple[str, ...] = ()  # the replicated jobs whose pods have the GPUs
     obstacle: str = ""
 
@@ -102,7 +103,7 @@ def next_step(search: PairSearch, *, expired: bool) -> Step:
     if (step := _go_on(search, Round.SECOND, second, expired=expired)) is not None:
         return step
     retests = [_result(search, PlannedPair(Round.SECOND, pair)) for pair in second]
-    return Step(conclusion=conclude(results, retests))
+    return Step(conclusion=conclude(results, retests, search.domains))
 
 
 def wants_outsiders(search: PairSearch) -> bool:

@@ -34,6 +34,11 @@ def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: 
             f"candidates are {_few(found.half_proven)}: slow with one good partner too, but the other of the pair is "
             "not proven good, so it may be what both share, such as a switch"
         )
+    if found.apart:
+        parts.append(
+            f"candidates are {_few(found.apart)}: slow with nodes of other NVLink domains, but no pair "
+            "across domains is fast, so the threshold may be for one domain only"
+        )
     if found.close:
         parts.append(
             f"hardly slower than healthy pairs are {_few(found.close)}: with good partners too below the threshold, "

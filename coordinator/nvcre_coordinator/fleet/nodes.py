@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from nvcre_kube.resources import JsonObject
 
+from nvcre_coordinator.api.workload import nvlink_domain
+
 GPU_RESOURCE = "nvidia.com/gpu"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 MAINTENANCE = "nvcre.nvidia.com/maintenance"
-CLIQUE_LABEL = "nvidia.com/gpu.clique"  # GPU feature discovery: which nodes of a rack share an NVLink domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,5 @@ def node_facts(node: JsonObject) -> NodeFacts:
         hostname=labels.get(HOSTNAME_LABEL) or metadata["name"],
         gpus=int(gpus) if gpus.isdigit() else 0,
         maintenance=str(mark).lower() not in {"false", "", "0", "no"},
-        nvlink_domain=_nvlink_domain(labels.get(CLIQUE_LABEL) or ""),
+        nvlink_domain=nvlink_domain(labels),
     )
-
-
-def _nvlink_domain(clique: str) -> str:
-    """ "CLUSTER-UUID.CLIQUE", the same on all nodes of a rack; empty: the node shares no NVLink with others.
-
-    NVML gives an HGX node without a rack-scale fabric a cluster UUID of zeros, which would be one rack of all of them
-    (https://github.com/meta-pytorch/torchcomms/pull/1385).
-    """
-    return clique if clique.partition(".")[0].strip("0-") else ""

@@ -277,7 +277,8 @@ class TestASlowRun:
 
 
 def node(name: str, **spec: Any) -> Any:
-    return node_from_json({"metadata": {"name": name}, "spec": spec})
+    clique = "other-rack.1" if name == "rack" else "one-rack.1"
+    return node_from_json({"metadata": {"name": name, "labels": {"nvidia.com/gpu.clique": clique}}, "spec": spec})
 
 
 def like(name: str, verdict: str = "Healthy", product: str = "H100", gpus: int = 8) -> NodeHealth:
@@ -287,7 +288,7 @@ def like(name: str, verdict: str = "Healthy", product: str = "H100", gpus: int =
 def test_only_idle_healthy_uncordoned_nodes_of_the_same_kind_with_an_agent_can_prove_anything(build: Any) -> None:
     healths = [
         like("n1"), like("n2"), like("other", product="A100"), like("fewer", gpus=7), like("sick", verdict="Suspect"),
-        like("cordoned"), like("busy"), like("silent"), like("unknown"), like("y"), like("x"),
+        like("cordoned"), like("busy"), like("silent"), like("unknown"), like("rack"), like("y"), like("x"),
     ]  # fmt: skip
     nodes = {each.node: node(each.node, unschedulable=each.node == "cordoned") for each in healths}
     del nodes["unknown"]
@@ -304,19 +305,20 @@ def test_only_idle_healthy_uncordoned_nodes_of_the_same_kind_with_an_agent_can_p
     run = [build.pod("w0", node="n1"), build.pod("w1", node="n2", rank=1), build.pod("l", node="n9", role="launcher")]
     found = PairObserver(caches, agents).search(build.job(**SPEC), run, Measured({BUS: 48.0}))  # type: ignore[arg-type]
     assert (found.nodes, found.gpu_jobs, found.outsiders) == (("n1", "n2"), ("node",), ("x", "y"))
+    assert found.domains == {"n1": "one-rack.1", "n2": "one-rack.1"}
     assert found.whole is not None
     assert (found.whole.state, found.whole.busbw_gbps) == (PairState.SLOW, 48.0)
 
 
 def test_a_run_with_several_pods_on_a_node_is_not_paired(build: Any) -> None:
-    caches = SimpleNamespace(pairs_of=lambda job: ())
+    caches = SimpleNamespace(pairs_of=lambda job: (), nodes=SimpleNamespace(get=lambda name: None))
     run = [build.pod(f"w{index}", node=f"n{index // 2}", rank=index) for index in range(6)]
     found = PairObserver(caches, SimpleNamespace()).search(build.job(**SPEC), run, Measured())  # type: ignore[arg-type]
     assert found.obstacle == "pairs of nodes need a run with one Pod a node; this one had several"
 
 
 def test_a_run_with_a_checkpoint_is_not_run_again_over_it(build: Any) -> None:
-    caches = SimpleNamespace(pairs_of=lambda job: ())
+    caches = SimpleNamespace(pairs_of=lambda job: (), nodes=SimpleNamespace(get=lambda name: None))
     run = [build.pod(f"w{index}", node=f"n{index}", rank=index) for index in range(4)]
     job = build.job(**SPEC, checkpoint={"pvcName": "model"})
     found = PairObserver(caches, SimpleNamespace()).search(job, run, Measured())  # type: ignore[arg-type]

@@ -133,6 +133,28 @@ def test_27_a_threshold_that_healthy_pairs_just_about_reach_blames_nobody(
     assert (found.blamed, found.close) == (blamed, () if blamed else ("b",))
 
 
+@pytest.mark.parametrize(
+    ("domains", "blamed", "apart"),
+    [
+        ({}, ("d",), ()),  # no rack shares NVLink
+        ({"a": "A", "b": "A", "c": "A", "d": "A"}, ("d",), ()),
+        (
+            {"a": "A", "b": "A", "c": "A", "d": "B"},
+            (),
+            ("d",),
+        ),  # the threshold may be for NVLink, between racks it is not
+        ({"a": "A", "b": "B", "c": "A", "d": "B"}, ("d",), ()),  # a and b are fast together: racks make no difference
+    ],
+)
+def test_27_a_node_of_another_nvlink_domain_is_not_blamed_for_what_lies_between_domains(
+    domains: dict[str, str], blamed: tuple[str, ...], apart: tuple[str, ...]
+) -> None:
+    first = [PairResult(("a", "b"), PairState.FAST), PairResult(("c", "d"), PairState.SLOW)]
+    second = [PairResult(("c", "a"), PairState.FAST), PairResult(("d", "b"), PairState.SLOW)]
+    found = conclude(first, second, domains)
+    assert (found.blamed, found.apart) == (blamed, apart)
+
+
 def test_27_28_a_pair_that_was_not_tested_says_nothing_and_names_its_blocker() -> None:
     blocked = PairResult(("a", "b"), PairState.NOT_TESTED, "b has 7 GPUs")
     fast = PairResult(("c", "d"), PairState.FAST)
