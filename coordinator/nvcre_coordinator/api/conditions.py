@@ -72,6 +72,7 @@ class Reason(StrEnum):
     APPLICATION_ERROR = "ApplicationError"
     DETECTOR_ERROR = "DetectorError"
     PAIR_CREATED = "PairCreated"
+    PAIR_CREATION_ERROR = "PairCreationError"
     PAIRS_TESTED = "PairsTested"
 
 

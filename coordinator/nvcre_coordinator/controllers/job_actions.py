@@ -282,9 +282,11 @@ class JobActions:
         try:
             await self._client.create(JOBS, body, job.key[0])
         except ApiError as error:
-            if not error.already_exists:  # not in our cache yet
-                raise
-            return
+            if error.already_exists:  # not in our cache yet
+                return
+            note = f"Job {body['metadata']['name']} could not be created, trying again: {error.message}"
+            self._events.record(job.raw, type="Warning", reason=Reason.PAIR_CREATION_ERROR, note=note)
+            raise
         note = f"Job {body['metadata']['name']} tests {' and '.join(planned.pair)}"
         self._events.record(job.raw, type="Normal", reason=Reason.PAIR_CREATED, note=note)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +13,19 @@ from nvcre_coordinator.api.job import Job, SlowNodeSearch
 from nvcre_coordinator.api.meta import from_json
 from nvcre_coordinator.api.workload import node_from_json
 from nvcre_coordinator.controllers.caches import Cached, Caches
+from nvcre_coordinator.controllers.job_actions import JobActions
 from nvcre_coordinator.controllers.pair_observation import PairObserver
 from nvcre_coordinator.core.job_conclusion import wants_pairs
 from nvcre_coordinator.core.job_lifecycle import decide
 from nvcre_coordinator.core.localisation import ProbeKind, ProbeResult, ProbeState, ProbeVerdict
 from nvcre_coordinator.core.node_health import NodeHealth
-from nvcre_coordinator.core.observed import Action, Gone, Measured, Observed, ProbeProgress, WorkloadPhase
+from nvcre_coordinator.core.observed import Action, Decision, Gone, Measured, Observed, ProbeProgress, WorkloadPhase
 from nvcre_coordinator.core.pair_job import PLACED, deadline, pair_run
 from nvcre_coordinator.core.pair_rounds import PairState
 from nvcre_coordinator.core.pair_search import PairSearch, PlannedPair, Round
 from nvcre_coordinator.workloads.pair_job import pair_job
 from nvcre_coordinator.workloads.trainjob import TrainJobAdapter
+from nvcre_kube.client import ApiError
 
 BUS = "busBandwidthGBps"
 SPEC: dict[str, Any] = {
@@ -80,6 +83,22 @@ def test_its_pods_with_gpus_are_pinned_one_on_each_of_the_nodes(build: Any) -> N
     assert [term["matchFields"][0]["values"] for term in terms] == [["n1"], ["n2"]]  # a real server takes one a term
     (apart,) = affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert apart["topologyKey"] == "kubernetes.io/hostname"
+
+
+@pytest.mark.parametrize(("reason", "told"), [("AlreadyExists", []), ("Forbidden", ["PairCreationError"])])
+async def test_a_pair_that_the_server_refuses_is_told_and_tried_again(build: Any, reason: str, told: list[str]) -> None:
+    class Server:
+        async def create(self, *args: Any) -> None:
+            raise ApiError(409 if reason == "AlreadyExists" else 403, reason, "exceeded quota: gpu")
+
+    heard: list[str] = []
+    events = SimpleNamespace(record=lambda job, **event: heard.append(event["reason"]))
+    actions = JobActions(Server(), TrainJobAdapter(), events, None, None)  # type: ignore[arg-type]
+    job = build.job(**SPEC)
+    decision = Decision(job.status, start_pairs=(PLANNED,), pair_gpu_jobs=("node",))
+    with pytest.raises(ApiError) if told else nullcontext():
+        await actions.carry_out(Cached({"metadata": {"name": "run", "namespace": "team"}}, job), decision)
+    assert heard == told
 
 
 # When it gives up
