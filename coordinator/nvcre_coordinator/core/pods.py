@@ -174,8 +174,12 @@ def end_attempt(run: RunRecord, *, kept: Set[str], dropped: Set[str]) -> RunReco
 
 
 def with_gpus(pods: Iterable[PodRecord]) -> tuple[PodRecord, ...]:
-    """The placed pods of the last attempt that have GPUs; a worker may have come by its GPUs in other ways."""
-    return tuple(pod for pod in last_attempt(pods) if pod.node and (pod.gpus or not pod.launcher))
+    """The placed pods of the last attempt that ask for GPUs; where none does, workers came by theirs in other ways.
+
+    Else what loads a data set beforehand would count as a worker.
+    """
+    placed = tuple(pod for pod in last_attempt(pods) if pod.node)
+    return tuple(pod for pod in placed if pod.gpus) or tuple(pod for pod in placed if not pod.launcher)
 
 
 def without_gpus(pods: Iterable[PodRecord]) -> frozenset[str]:

@@ -336,6 +336,14 @@ def test_a_run_with_several_pods_on_a_node_is_not_paired(build: Any) -> None:
     assert found.obstacle == "pairs of nodes need a run with one Pod a node; this one had several"
 
 
+def test_what_loads_a_data_set_is_no_worker_where_the_workers_ask_for_gpus(build: Any) -> None:
+    caches = SimpleNamespace(pairs_of=lambda job: (), nodes=SimpleNamespace(get=lambda name: None))
+    workers = [msgspec.structs.replace(build.pod(f"w{n}", node=f"n{n}", rank=n), gpus=True) for n in range(4)]
+    run = [*workers, build.pod("i", node="n0", role="dataset-initializer")]
+    found = PairObserver(caches, SimpleNamespace()).search(build.job(**SPEC), run, Measured())  # type: ignore[arg-type]
+    assert (found.nodes, found.gpu_jobs, found.obstacle) == (("n0", "n1", "n2", "n3"), ("node",), "")
+
+
 def test_a_run_with_a_checkpoint_is_not_run_again_over_it(build: Any) -> None:
     caches = SimpleNamespace(pairs_of=lambda job: (), nodes=SimpleNamespace(get=lambda name: None))
     run = [build.pod(f"w{index}", node=f"n{index}", rank=index) for index in range(4)]
