@@ -92,7 +92,7 @@ def conclude(
     )
     return Conclusion(
         blamed=tuple(node for node in still_slow if node not in (*apart, *half_proven, *close)),
-        links=tuple(pair for pair in slow_pairs if set(pair) <= good and pair not in crossing),
+        links=tuple(pair for pair in slow_pairs if set(pair) <= good),
         half_proven=half_proven,
         apart=apart,
         close=close,

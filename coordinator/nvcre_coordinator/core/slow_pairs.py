@@ -26,9 +26,13 @@ def attribute_pairs(search: PairSearch, found: Conclusion, violation: str, now: 
     known = search.known
     entries = tuple(_entry(known, node, violation, now) for node in sorted(found.blamed))
     parts = (
-        [f"Pairs of nodes found {_few(found.blamed)} slow, also with a partner that is proven good"] if entries else []
+        [f"Pairs of nodes found {_few(found.blamed)} slow, each with two partners that are proven good"]
+        if entries
+        else []
     )
     parts += [_link(known, pair) for pair in found.links[:MOST_NAMED]]
+    if len(found.links) > MOST_NAMED:
+        parts.append(f"so are {len(found.links) - MOST_NAMED} more links")
     if found.half_proven:
         parts.append(
             f"candidates are {_few(found.half_proven)}: slow with one good partner too, but the other of the pair is "

@@ -168,6 +168,39 @@ def test_27_pairs_of_many_nodes_are_not_started_all_at_once() -> None:
     assert len(next_step(world.search, expired=False).start) == 64
 
 
+STATES = st.sampled_from([PairState.FAST, PairState.SLOW, PairState.NOT_TESTED])
+
+
+@settings(deadline=None)
+@given(
+    st.integers(2, 9),
+    st.lists(STATES, min_size=40, max_size=40),
+    st.lists(st.sampled_from("AB"), min_size=11),
+    st.booleans(),
+)
+def test_27_whatever_the_pairs_did_something_is_said_and_a_named_node_was_slow_with_two_that_were_fast(
+    count: int, outcomes: list[PairState], racks: list[str], expired: bool
+) -> None:
+    names = "abcdefghixy"
+    nodes, outsiders = tuple(names[:count]), ("x", "y")
+    whole = PairRun(Round.FIRST, ("a", "b"), PairState.SLOW) if count == 2 else None
+    search = PairSearch(nodes, whole, outsiders=outsiders, domains=dict(zip(names, racks, strict=False)))
+    while (step := next_step(search, expired=expired and len(search.runs) > 2)).conclusion is None:
+        made = {
+            each: PairRun(each.round, each.pair, state, None, "no room")
+            for each, state in zip(step.start, outcomes[len(search.runs) :], strict=False)
+        }
+        search = replace(search, runs={**search.runs, **made})
+    found = attribute_pairs(search, step.conclusion, VIOLATION, NOW)
+    assert not found.message.startswith(".")
+    for entry in found.entries:
+        slow = [run for run in search.known if entry.name in run.pair and run.state is PairState.SLOW]
+        fast = [run.pair for run in search.known if run.state is PairState.FAST]
+        partners = {node for run in slow for node in run.pair} - {entry.name}
+        assert sum(any(node in pair for pair in fast) for node in partners) >= 2
+        assert not any(entry.name in pair for pair in fast)
+
+
 @settings(deadline=None)
 @given(
     count=st.integers(2, 12),
