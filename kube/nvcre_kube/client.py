@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -155,6 +156,8 @@ class KubeClient:
         await self.close()
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> JsonObject:
+        if name in (".", ".."):  # no object has such a name, and in a path they lead to something else
+            raise ApiError(HTTPStatus.NOT_FOUND, "NotFound", f"{resource.plural} {name!r} not found")
         return await self._object("GET", resource.path(namespace, name))
 
     async def list_page(

@@ -31,6 +31,7 @@ IN_THREAD_S = 0.005  # a parser that takes so long for less than that is slow: s
 GATHERED_BYTES = 512 * 1024
 RETRY_S = 3.0
 PARSER_BROKE_S = 60.0
+MOST_ASKED_IN_VAIN = 3
 PARSERS = ThreadPoolExecutor(2, "log-parser")  # the event loop shares the interpreter with them
 
 
@@ -66,6 +67,7 @@ class FollowedLog(Generic[T]):
         self._exists = exists
         self._cursor = LogCursor(position)
         self._next_container = False
+        self._has_lines = False
         self._unfinished = b""  # a last line that had no end when the log ended
         self.complete = self.gone = False
         self.problem = ""
@@ -134,13 +136,18 @@ class FollowedLog(Generic[T]):
 
     async def _read(self) -> None:
         """To the end of the log.  A kubelet that ends leaves a line half told: it is asked again how that goes on."""
-        while unfinished := await self._read_once():
-            if self._unfinished and not unfinished.startswith(self._unfinished[:-1]):
-                await self._finish()
-            again = unfinished != self._unfinished and self._cursor.position is not None
-            self._unfinished = unfinished
-            if not again:
+        asked_in_vain = 0
+        while asked_in_vain < MOST_ASKED_IN_VAIN:
+            rest, held = await self._read_once(), self._unfinished
+            if rest == held or (self._has_lines and self._cursor.position is None):
+                self._unfinished = rest
                 break
+            if not held.startswith(rest[:-1]):  # else it is less than was told before
+                if not rest.startswith(held[:-1]):
+                    await self._finish()
+                self._unfinished, asked_in_vain = rest, 0
+            else:
+                asked_in_vain += 1
         if self._unfinished:
             await self._finish()
 
@@ -173,6 +180,7 @@ class FollowedLog(Generic[T]):
 
     async def _told(self, found: T) -> None:
         self.problem = ""
+        self._has_lines = True
         self.position = self._cursor.position
         self.gaps = rotated(self.gaps, self.pod, self._cursor.take_gap())
         await self._take(found)

@@ -41,6 +41,16 @@ def test_a_note_is_cut_at_a_character():
     assert len(cut.encode()) <= NOTE_LIMIT
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_a_name_that_is_a_way_up_is_nobody_s(name):
+    configuration = Configuration()
+    configuration.host = "http://127.0.0.1:1"
+    async with KubeClient(configuration) as client:
+        with pytest.raises(ApiError) as error:
+            await client.get(NODE_HEALTHS, name)
+    assert error.value.not_found
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
