@@ -62,8 +62,9 @@ def _is_minute(stamp: bytes) -> bool:
 
 
 def split_prefixes(block: bytes) -> bytes:
-    """A block of lines without the kubelet's times; a block whose first line has none is returned as it is."""
-    return block if _PREFIXES.match(block) is None else _PREFIXES.sub(b"", block)
+    """A block of lines without the kubelet's times; one whose first and last line have none is returned as it is."""
+    last = block.rfind(b"\n", 0, -1) + 1  # the first may be what came behind a carriage return
+    return _PREFIXES.sub(b"", block) if _PREFIXES.match(block) or _PREFIXES.match(block, last) else block
 
 
 def plain(block: bytes) -> bytes:

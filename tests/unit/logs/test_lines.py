@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvcre_logs.lines import MAX_LINE_BYTES, Line, LineFeed, split_prefix, unwrap
+from nvcre_logs.lines import MAX_LINE_BYTES, Line, LineFeed, split_prefix, split_prefixes, unwrap
 
 PIECES = st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\r\n", b" ", b"\xff"])
 
@@ -76,3 +76,19 @@ def test_the_kubelet_s_nanoseconds_are_rounded() -> None:
 def test_a_time_that_cannot_be_is_text(stamp: str) -> None:
     assert split_prefix(f"{stamp} x") == (None, f"{stamp} x")
     assert unwrap(f"{stamp} x").text == f"{stamp} x"
+
+
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        (b"2026-02-05T10:00:01Z one\n", b"one\n"),
+        (b"50%\n2026-02-05T10:00:01Z one\n", b"50%\none\n"),
+        (b"2026-02-05T10:00:01Z one\n50%\n", b"one\n50%\n"),
+        (b"one\ntwo\n", b"one\ntwo\n"),
+        (b"", b""),
+    ],
+)
+def test_the_kubelet_s_times_are_taken_off_also_where_a_block_begins_behind_a_carriage_return(
+    block: bytes, text: bytes
+) -> None:
+    assert split_prefixes(block) == text
