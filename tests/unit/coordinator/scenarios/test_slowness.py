@@ -155,6 +155,12 @@ def test_27_a_node_of_another_nvlink_domain_is_not_blamed_for_what_lies_between_
     assert (found.blamed, found.apart) == (blamed, apart)
 
 
+def test_27_a_slow_pair_of_two_racks_whose_nodes_are_good_is_told_as_a_link() -> None:
+    first = [PairResult(("a", "b"), PairState.FAST), PairResult(("c", "d"), PairState.SLOW)]
+    second = [PairResult(("c", "a"), PairState.FAST), PairResult(("d", "e"), PairState.FAST)]
+    assert conclude(first, second, {"a": "A", "b": "A", "c": "A", "d": "B", "e": "B"}).links == (("c", "d"),)
+
+
 def test_27_28_a_pair_that_was_not_tested_says_nothing_and_names_its_blocker() -> None:
     blocked = PairResult(("a", "b"), PairState.NOT_TESTED, "b has 7 GPUs")
     fast = PairResult(("c", "d"), PairState.FAST)
