@@ -117,7 +117,7 @@ async def _in_cluster(
     except (CannotAttach, ChildDied, NotReady, ClusterBroken, NotBuilt, NotInstalled) as broken:
         raise Problem(str(broken)) from broken
     except (ApiError, *CONNECTION_ERRORS) as error:
-        raise Problem(f"the cluster's API server: {error}") from error
+        raise Problem(f"the cluster's API server: {str(error) or type(error).__name__}") from error
     except OSError as error:  # a full disk, no right to write
         where = cluster.directory if cluster is not None else tempfile.gettempdir()
         raise Problem(f"the cluster's directory {where}: {error}; TMPDIR says where it is made") from error

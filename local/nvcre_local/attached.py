@@ -144,7 +144,10 @@ async def sweep(client: KubeClient) -> None:
 
 
 async def _sweep_workloads(client: KubeClient, nodes: Set[str]) -> None:
-    """TrainJobs in the foreground: when they are gone, nothing is left below them."""
+    """TrainJobs in the foreground: when they are gone, nothing is left below them.
+
+    What the garbage collector has begun to take along with a deleted Job (a pair's, say) is its own to finish.
+    """
     for train_job in await client.list(TRAIN_JOBS, label_selector=OURS):
         await _delete(client, TRAIN_JOBS, train_job, propagation="Foreground")
     while True:
