@@ -202,7 +202,7 @@ class Folding:
         changes = [
             self._moved(one, gpu, now_s, monotonic_s)
             for one in list(self._open.values())
-            if (gpu := by_uuid.get(one.facts.component.uuid)) is not None and one.subject != str(gpu.pci)
+            if (gpu := by_uuid.get(one.facts.component.uuid)) is not None and not one.is_at(str(gpu.pci), gpu.index)
         ]
         newcomers: dict[str, int] = {}
         for gpu in by_uuid.values():

@@ -179,8 +179,12 @@ class Opened:
             facts.fault_class, facts.blame, self.clears, facts.mnemonic, facts.blame_condition, facts.remedy
         )
 
+    def is_at(self, subject: str, index: int | None) -> bool:
+        component = self.facts.component
+        return self.subject == subject and (component.kind is not ComponentKind.GPU or component.index == index)
+
     def move(self, subject: str, index: int | None) -> None:
-        """The GPU is known by another address since a reboot."""
+        """The GPU is known by another address since a reboot, or by another index since the driver was loaded anew."""
         self.subject = subject
         component = replace(self.facts.component, pci_bus_id=subject)
         self.facts = replace(self.facts, component=component)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -352,6 +353,17 @@ def restarted(node: Node, *, boot_id: str = "boot-1") -> Node:
     again.clock_s = node.clock_s if boot_id == "boot-1" else 20.0
     again.folding.restore(kept, now_s=WALL + again.clock_s, monotonic_s=again.clock_s)
     return again
+
+
+def test_a_fault_has_the_index_that_its_gpu_has_now() -> None:
+    """A driver that was loaded while GPU 2 was away counted the ones behind it from 2 on; then GPU 2 came back."""
+    shifted = [replace(gpu, index=gpu.index - (gpu.index > 2)) for gpu in GPUS.gpus if gpu.index != 2]
+    node = Node(inventory=replace(GPUS, gpus=tuple(shifted)))
+    node.xid(95, gpu=3)
+    node.look(*shifted)
+    assert node.only().component.index == 2
+    node.look()
+    assert (node.only().component.index, node.only().component.uuid) == (3, "GPU-3")
 
 
 def test_a_restart_of_the_agent_neither_repeats_nor_forgets() -> None:
