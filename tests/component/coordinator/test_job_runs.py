@@ -217,6 +217,7 @@ async def test_case_22_a_refused_creation_is_told_once_in_the_server_s_words_and
 
     await cluster.client.delete(TRAIN_JOBS, "taken-workload", "default")
     await cluster.until("taken", "InProgress", "True", "WorkloadRunning")
+    await cluster.event("taken", "Normal", "WorkloadCreated")
     told = await cluster.client.list(EVENTS, "default")
     assert {item["reason"]: item["count"] for item in told if item["involvedObject"]["name"] == "taken"} == {
         "WorkloadCreationError": 1,
